@@ -1,0 +1,113 @@
+"""Result files: sealed, read, checked and written here and nowhere else.
+
+A result is precious, so it is written beside its place and renamed onto it, and carries a checksum as its last key:
+a file cut short or edited by hand is noticed before anything is read from it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+from mtpbench.errors import UserError
+
+SCHEMA_VERSION = 1
+RUNS = Path("metrics/runs")
+
+_SCALAR_LIST = re.compile(r"\[\s+([^\[\]{}\"]*?)\s+\]")
+_HEAD = re.compile(rb'^\{\s*"schema_version": \d+,\s*"cell": "[^"]*",\s*"fingerprint": "([0-9a-f]{64})"')
+_TAIL = re.compile(rb'"checksum": "[0-9a-f]{64}"\s*\}\s*$')
+
+
+def canonical(value) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, UTF-8. Raises ValueError on NaN or infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value) -> str:
+    """SHA-256 (64 hex) of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def path_of(cell: str, root: Path = Path(".")) -> Path:
+    """Where a cell's committed result lies."""
+    return root / RUNS / cell / "result.json"
+
+
+def existing(root: Path = Path(".")) -> list[Path]:
+    """Every result under `root`, sorted by cell."""
+    return sorted((root / RUNS).glob("*/result.json"))
+
+
+def recorded(path: Path) -> str | None:
+    """The fingerprint that a complete result file answers, or None where there is no such file.
+
+    Reads the two ends only, so that ten thousand cells plan in seconds: the fingerprint stands first, and the checksum
+    last, so a file cut short is not taken for an answer. `read` verifies the whole.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(400)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 200))
+            tail = file.read()
+    except FileNotFoundError:
+        return None
+    found = _HEAD.match(head)
+    return found.group(1).decode() if found and _TAIL.search(tail) else None
+
+
+def seal(result: dict) -> dict:
+    """The result with its checksum as the last key: SHA-256 of the canonical JSON of all the rest."""
+    body = {key: value for key, value in result.items() if key != "checksum"}
+    return {**body, "checksum": digest(body)}
+
+
+def read(path: Path) -> dict:
+    """A whole, intact result of a known schema version.
+
+    Raises UserError, naming the file and the remedy, where it is missing, cut short, edited or of another version.
+    """
+    path = Path(path)
+    remedy = f"restore it with `git checkout -- '{path}'` or measure it again"
+    try:
+        result = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such result; measure it with `snakemake -c1 '{path}'`") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a complete JSON file ({error}); {remedy}") from None
+    if not isinstance(result, dict) or "schema_version" not in result:
+        raise UserError(f"{path}: not a result of this project (no schema_version); {remedy}")
+    if result["schema_version"] != SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: result schema version {result['schema_version']}, and this code reads {SCHEMA_VERSION}; "
+            + ("update this checkout" if result["schema_version"] > SCHEMA_VERSION else "run `snakemake convert`")
+        )
+    if result.get("checksum") != seal(result)["checksum"]:
+        raise UserError(f"{path}: its checksum does not fit its content, so it was edited or damaged; {remedy}")
+    return result
+
+
+def text_of(value) -> str:
+    """JSON that a person can read and git can diff: indented, but with every list of numbers on one line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return _SCALAR_LIST.sub(lambda found: "[" + re.sub(r"\s+", " ", found.group(1)) + "]", text) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write by rename, so that a reader sees the old file or the new one whole. Raises OSError (a full disk), old file kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write(path: Path, result: dict) -> None:
+    """Seal a result and put it in its place in one step."""
+    write_text(path, text_of(seal(result)))
