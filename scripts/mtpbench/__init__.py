@@ -1,0 +1,1 @@
+"""Measures what multi-token prediction does to the speed of a model on one device."""
