@@ -1,0 +1,105 @@
+"""The speed-up of one arm over the other, its uncertainty, and what may be said about it.
+
+Needs numpy and scipy only: the measuring program imports it for its stopping rule.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
+
+
+def tpot(record: Mapping) -> float | None:
+    """Seconds per output token after the first output; None where no token followed it."""
+    tokens = sum(record["counts"][1:])
+    return (record["times"][-1] - record["times"][0]) / tokens if tokens else None
+
+
+def log_ratios(requests: Iterable[Mapping], concurrency: int, value=tpot) -> dict[str, list[float]]:
+    """Per prompt the log of control over test, one a repeat, from the pairs of one session where both have a value."""
+    arms: dict[str, dict] = {"control": {}, "test": {}}
+    for record in requests:
+        if record["concurrency"] == concurrency:
+            arms[record["arm"]][record["prompt"], record["repeat"]] = value(record)
+    ratios: dict[str, list[float]] = {}
+    for (prompt, repeat), control in arms["control"].items():
+        test = arms["test"].get((prompt, repeat))
+        if control and test:
+            ratios.setdefault(prompt, []).append(float(np.log(control / test)))
+    return ratios
+
+
+def speedup(*sessions: Mapping[str, Sequence[float]]) -> dict | None:
+    """Speed-up over a population of prompts (and of sessions) with its 95 % interval.
+
+    Each session maps a prompt to its log ratios of TPOT, control over test, one a repeat. Only prompts present in every
+    session count, so that prompts and sessions are crossed. None without such a prompt; the interval is None with one.
+
+    One session: t on the prompts' means. More: the two-way random-effects analysis of variance, where the variance of
+    the grand mean is (MS_sessions + MS_prompts - MS_residual) / (prompts * sessions). The part of the sessions and the
+    part that the prompts add have few and different degrees of freedom, so each is widened by its own t quantile and
+    the squares are added (Howe 1974, JASA 69:789, for the sum of two means). docs/validity.md has its coverage.
+
+    `half_width` h: the interval is ratio / (1 + h) to ratio * (1 + h). `sign_test_p`: two-sided, over prompts.
+    """
+    prompts = sorted(set.intersection(*(set(session) for session in sessions)))
+    if not prompts:
+        return None
+    table = np.array([[np.mean(session[prompt]) for prompt in prompts] for session in sessions])
+    mean, per_prompt = table.mean(), table.mean(axis=0)
+    half = _half_width(table) if len(prompts) > 1 else None
+    better, worse = int((per_prompt > 0).sum()), int((per_prompt < 0).sum())
+    bounds = (None, None, None) if half is None else tuple(map(float, (*np.exp([mean - half, mean + half]), np.expm1(half))))
+    return {
+        "ratio": float(np.exp(mean)), "low": bounds[0], "high": bounds[1], "half_width": bounds[2],
+        "prompts": len(prompts), "sessions": len(sessions),
+        "sign_test_p": float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0,
+    }
+
+
+def _half_width(table: np.ndarray) -> float:
+    """Half of the 95 % interval of the mean of a table (sessions, prompts), in its unit."""
+    sessions, prompts = table.shape
+    of_prompts = table.mean(axis=0).var(ddof=1) / prompts
+    t_prompts = stats.t.ppf((1 + LEVEL) / 2, prompts - 1)
+    if sessions == 1:
+        return t_prompts * np.sqrt(of_prompts)
+    residual = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+    of_residual = (residual**2).sum() / ((sessions - 1) * (prompts - 1)) / table.size
+    of_sessions = table.mean(axis=1).var(ddof=1) / sessions
+    t_sessions = stats.t.ppf((1 + LEVEL) / 2, sessions - 1)
+    return np.sqrt(t_sessions**2 * of_sessions + t_prompts**2 * max(of_prompts - of_residual, 0.0))
+
+
+def noise_floor(null: Mapping | None) -> float | None:
+    """What a comparison of two equal arms shows, as a share (0.02 is 2 %): the half-width of the null's interval.
+
+    Where the null's own effect is larger than that, the machine favours one arm, and the floor is that effect.
+    None where there is no null, or it has no interval.
+    """
+    if null is None or null["half_width"] is None:
+        return None
+    return max(null["half_width"], _size(null))
+
+
+def verdict(speedup: Mapping | None, floor: float | None) -> dict:
+    """`faster` or `slower` if the interval excludes 1 and the effect exceeds the noise floor, else `unresolved`.
+
+    `resolvable` is the smallest effect, as a share, that this cell could have shown; None if it could show none.
+    """
+    if speedup is None or speedup["half_width"] is None:
+        return {"verdict": "unresolved", "resolvable": None, "reason": "fewer than two prompts with a pair"}
+    if floor is None:
+        return {"verdict": "unresolved", "resolvable": None, "reason": "no null cell to give the noise floor"}
+    resolvable = max(speedup["half_width"], floor)
+    if _size(speedup) <= resolvable:
+        reason = "the interval includes 1" if resolvable == speedup["half_width"] else "the effect is within the noise floor"
+        return {"verdict": "unresolved", "resolvable": resolvable, "reason": reason}
+    return {"verdict": "faster" if speedup["ratio"] > 1 else "slower", "resolvable": resolvable, "reason": None}
+
+
+def _size(speedup: Mapping) -> float:
+    """Distance of a ratio from 1 as a share, the same for r and 1 / r."""
+    return max(speedup["ratio"], 1 / speedup["ratio"]) - 1
