@@ -15,7 +15,8 @@ from mtpbench.errors import UserError
 SCHEMA_VERSION = 1
 RUNS = Path("metrics/runs")
 
-_SCALAR_LIST = re.compile(r"\[\s+([^\[\]{}\"]*?)\s+\]")
+# A newline is never raw inside a JSON string, so what these brackets hold is a list.
+_SCALAR_LIST = re.compile(r"\[\n\s*([^\[\]{}\"]*?)\n\s*\]")
 _HEAD = re.compile(rb'^\{\s*"schema_version": \d+,\s*"cell": "[^"]*",\s*"fingerprint": "([0-9a-f]{64})"')
 _TAIL = re.compile(rb'"checksum": "[0-9a-f]{64}"\s*\}\s*$')
 
@@ -76,13 +77,12 @@ def read(path: Path) -> dict:
         raise UserError(f"{path}: no such result; measure it with `snakemake -c1 '{path}'`") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a complete JSON file ({error}); {remedy}") from None
-    if not isinstance(result, dict) or "schema_version" not in result:
+    version = result.get("schema_version") if isinstance(result, dict) else None
+    if type(version) is not int:
         raise UserError(f"{path}: not a result of this project (no schema_version); {remedy}")
-    if result["schema_version"] != SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: result schema version {result['schema_version']}, and this code reads {SCHEMA_VERSION}; "
-            + ("update this checkout" if result["schema_version"] > SCHEMA_VERSION else "run `snakemake convert`")
-        )
+    if version != SCHEMA_VERSION:
+        way = "update this checkout" if version > SCHEMA_VERSION else "read it with the commit in its provenance, or measure it again"
+        raise UserError(f"{path}: result schema version {version}, and this code reads {SCHEMA_VERSION}; {way}")
     if result.get("checksum") != seal(result)["checksum"]:
         raise UserError(f"{path}: its checksum does not fit its content, so it was edited or damaged; {remedy}")
     return result
@@ -94,18 +94,28 @@ def text_of(value) -> str:
     return _SCALAR_LIST.sub(lambda found: "[" + re.sub(r"\s+", " ", found.group(1)) + "]", text) + "\n"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write by rename, so that a reader sees the old file or the new one whole. Raises OSError (a full disk), old file kept."""
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write by rename, so that a reader sees the old file or the new one whole. Raises OSError (a full disk), old file kept.
+
+    `durable` waits for the disk; what can be derived again need not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def update_text(path: Path, text: str) -> None:
+    """Write a derived file only where its text is another, so that its time tells Snakemake of a real change."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text, durable=False)
 
 
 def write(path: Path, result: dict) -> None:

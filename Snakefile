@@ -1,0 +1,20 @@
+from snakemake.utils import min_version
+
+min_version("9.27.1")
+
+
+configfile: "config/config.yaml"
+
+
+report: "report/workflow.rst"
+
+
+include: "rules/common.smk"
+include: "rules/measure.smk"
+include: "rules/tools.smk"
+
+
+rule all:
+    input:
+        rules.report.input,
+    default_target: True

@@ -1,0 +1,60 @@
+"""What every rule shares: the checked configuration and the lookups from cells to files."""
+
+import json
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+from mtpbench import config as configuration
+from mtpbench import results, spec
+from mtpbench.errors import UserError
+
+PYTHON = sys.executable
+RESULT = f"{results.RUNS}/{{cell}}/result.json"
+STATES = f"{spec.PLANS}/states.json"
+
+try:
+    config.update(configuration.validate(config))
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+CELLS = configuration.cells(config)
+
+
+wildcard_constraints:
+    cell="[^/]+",
+
+
+def get_plan(wildcards):
+    """The cell's plan: ancient once the committed result answers it, else written anew (see spec.planned_path)."""
+    try:
+        path, answered = spec.planned_path(wildcards.cell, config)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+    return ancient(str(path)) if answered else str(path)
+
+
+def is_local(wildcards):
+    """Whether the cell's device is in this machine."""
+    return config["gpus"][wildcards.cell.split("_")[0]]["backend"] == "local"
+
+
+def get_report_inputs(wildcards):
+    """The results behind the report, and the state of every cell.
+
+    Those of the matrix are measured where need be; with `--config partial=true` nothing is, and the states name the gaps.
+    """
+    try:
+        states = spec.states(config)
+    except UserError as error:
+        raise WorkflowError(str(error)) from None
+    results.update_text(Path(STATES), json.dumps(states, indent=1) + "\n")
+    wanted = [
+        cell
+        for cell, found in states.items()
+        if found["state"] == "fresh" or (found["in_matrix"] and not config["partial"])
+    ]
+    return {"states": STATES, "results": [RESULT.format(cell=cell) for cell in wanted]}

@@ -1,0 +1,141 @@
+"""Measure one cell: `python measure.py PLAN RESULT --log LOG`. What the rule `measure` calls.
+
+Runs the plan's sessions on its backend, checks every reply and writes the result by rename. The old result stays until
+its successor is whole; a session that succeeded is kept until the result holds it, so a failure does not pay twice.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mtpbench import backends, ledger, results
+from mtpbench.analysis.aggregate import recompute
+from mtpbench.errors import UserError
+
+SESSIONS = Path("metrics/sessions")
+ARCHIVE = Path("metrics/archive")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("plan", type=Path)
+    arguments.add_argument("result", type=Path)
+    arguments.add_argument("--log", type=Path, required=True)
+    arguments = arguments.parse_args()
+    # Snakemake stops its jobs with SIGTERM; as an exception it reaches every `finally`, and no engine is left running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(arguments.log, "a", encoding="utf-8") as log:
+        plan = json.loads(arguments.plan.read_text())
+        say = _speaker(plan["cell"], log)
+        try:
+            measure(plan, arguments.result, say)
+        except (UserError, OSError) as error:
+            say(f"[mtpbench] failed | {error}")
+            sys.exit(1)
+
+
+def measure(plan: dict, path: Path, say) -> None:
+    """Measure a planned cell into `path`, unless the file there answers the plan and is valid.
+
+    Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
+    """
+    if _answers(path, plan["fingerprint"]):
+        say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
+        return
+    kept = SESSIONS / plan["fingerprint"][:16]
+    sessions = [_session(plan, index, kept, say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    result = {
+        "schema_version": results.SCHEMA_VERSION,
+        "cell": plan["cell"],
+        "fingerprint": plan["fingerprint"],
+        "spec": plan["spec"],
+        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "provenance": _provenance(plan),
+    }
+    summary = recompute({**result, "sessions": sessions})
+    _archive(path)
+    results.write(path, {**result, "summary": summary, "sessions": sessions})
+    shutil.rmtree(kept, ignore_errors=True)
+    say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID: {'; '.join(summary['reasons'])}"))
+
+
+def _session(plan: dict, index: int, kept: Path, say) -> dict:
+    """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
+    path = kept / f"{index}.json"
+    if path.exists():
+        say(f"[mtpbench] session {index + 1} | kept from an earlier run")
+        return json.loads(path.read_text())
+    request = {
+        "nonce": secrets.token_hex(16),
+        "session": index,
+        **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")},
+    }
+    started = time.monotonic()
+    reply = backends.run_session(request, plan["how"], say)
+    if reply.get("status") == "error":
+        error = reply["error"]
+        for line in error.get("tail", "").splitlines():
+            say(f"  {line}")
+        raise UserError(f"{plan['cell']}: {error['kind']} error: {error['message']}")
+    if (reply.get("nonce"), reply.get("fingerprint")) != (request["nonce"], request["fingerprint"]):
+        raise UserError(f"{plan['cell']}: the reply answers another request; nothing was written")
+    session = {**reply["session"], "client_seconds": round(time.monotonic() - started, 3)}
+    results.write_text(path, results.text_of(session))
+    return session
+
+
+def _answers(path: Path, fingerprint: str) -> bool:
+    """Whether a valid result that answers this fingerprint lies at `path`. An invalid one may be measured again."""
+    if results.recorded(path) != fingerprint:
+        return False
+    try:
+        return results.read(path)["summary"]["valid"]
+    except UserError:
+        return False
+
+
+def _archive(path: Path) -> None:
+    """Keep the result that is about to be replaced reachable, whether or not it was ever committed."""
+    if path.exists():
+        ARCHIVE.mkdir(parents=True, exist_ok=True)
+        stamp = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y%m%dT%H%M%S")
+        shutil.copy2(path, ARCHIVE / f"{path.parent.name}-{stamp}-{(results.recorded(path) or 'damaged')[:12]}.json")
+
+
+def _provenance(plan: dict) -> dict:
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    changed = git("status", "--porcelain", "--", "scripts", "config", "prompts", "envs", "models")
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted_changes": None if changed is None else bool(changed),
+        "measuring_code": ledger.measuring_digest(),
+        "backend": plan["how"]["backend"],
+        "client": {"python": platform.python_version(), "system": platform.system()},
+    }
+
+
+def _speaker(cell: str, log):
+    """Progress, one line at a time: everything to the cell's log, the project's own lines to the terminal too."""
+
+    def say(line: str) -> None:
+        print(line, file=log, flush=True)
+        if line.startswith("[mtpbench]"):
+            print(f"{cell}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
+
+    return say
+
+
+if __name__ == "__main__":
+    main()

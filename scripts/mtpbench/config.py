@@ -1,0 +1,125 @@
+"""The configuration: read, checked against config/schema.yaml, defaults filled in, names resolved.
+
+Every mistake is a UserError of one line that names the key, its place and the nearest valid name.
+"""
+
+import copy
+import difflib
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator, validators
+
+from mtpbench.errors import UserError
+
+SCHEMA = Path(__file__).parents[2] / "config" / "schema.yaml"
+DEFAULT = Path("config/config.yaml")
+AXES = ("gpus", "engines", "prompts", "modes")
+
+
+def nearest(name: str, names) -> str:
+    """The end of an error message: the nearest of the valid names, or all of them where none is near."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(names)}"
+
+
+def read_yaml(path: Path):
+    """The content of a YAML file. Raises UserError that names file and line."""
+    try:
+        return yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; run from the project's folder, or restore it with git") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise UserError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def load(path: Path = DEFAULT) -> dict:
+    """The validated configuration of a file. Raises UserError."""
+    return validate(read_yaml(path), str(path))
+
+
+def validate(config: dict, name: str = str(DEFAULT)) -> dict:
+    """A copy of `config` with every default filled in. Raises UserError for the first mistake; `name` is the file named."""
+    config = copy.deepcopy(config)
+    validator = _filling_validator(read_yaml(SCHEMA))
+    errors = sorted(validator.iter_errors(config), key=lambda error: list(map(str, error.absolute_path)))
+    if errors:
+        raise UserError(f"{name}: {_one_line(errors[0])}")
+    _check_references(config, name)
+    return config
+
+
+def cells(config: dict) -> list[str]:
+    """The cells of the configured matrix, then the extra ones, in the order of the configuration."""
+    matrix = config["matrix"]
+    product = [
+        f"{gpu}_{engine}_{prompts}_{mode}"
+        for gpu in matrix["gpus"]
+        for engine in matrix["engines"]
+        for prompts in matrix["prompts"]
+        for mode in matrix["modes"]
+    ]
+    return list(dict.fromkeys(product + matrix["extra"]))
+
+
+def parts(cell: str, config: dict) -> dict:
+    """The four names of a cell: {"gpu", "engine", "prompts", "mode"}. Raises UserError for a name that is not configured."""
+    names = cell.split("_")
+    if len(names) != len(AXES):
+        raise UserError(f"unknown cell '{cell}': a cell is gpu_engine_prompts_mode, for example '{cells(config)[0]}'")
+    for axis, name in zip(AXES, names):
+        if name not in config[axis]:
+            raise UserError(f"unknown cell '{cell}': no {axis}.{name} in the configuration; {nearest(name, config[axis])}")
+    return dict(zip(("gpu", "engine", "prompts", "mode"), names))
+
+
+def _check_references(config: dict, name: str) -> None:
+    for axis in AXES:
+        for entry in config["matrix"][axis]:
+            if entry not in config[axis]:
+                raise UserError(f"{name}: matrix.{axis}: no {axis}.{entry}; {nearest(entry, config[axis])}")
+    for gpu, entry in config["gpus"].items():
+        if entry["model"] not in config["models"]:
+            raise UserError(
+                f"{name}: gpus.{gpu}.model: no models.{entry['model']}; {nearest(entry['model'], config['models'])}"
+            )
+    for cell in config["matrix"]["extra"]:
+        try:
+            parts(cell, config)
+        except UserError as error:
+            raise UserError(f"{name}: matrix.extra: {error}") from None
+
+
+def _filling_validator(schema: dict) -> Draft202012Validator:
+    """A validator that also fills in defaults, by the recipe of jsonschema's own FAQ."""
+    check_properties = Draft202012Validator.VALIDATORS["properties"]
+
+    def fill_then_check(validator, properties, instance, schema):
+        if isinstance(instance, dict):
+            for key, subschema in properties.items():
+                if "default" in subschema:
+                    instance.setdefault(key, copy.deepcopy(subschema["default"]))
+        yield from check_properties(validator, properties, instance, schema)
+
+    return validators.extend(Draft202012Validator, {"properties": fill_then_check})(schema)
+
+
+def _one_line(error) -> str:
+    """A schema error in words: where it is, what is wrong, what would be right."""
+    place = ".".join(map(str, error.absolute_path)) or "top level"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = set(error.schema.get("properties", {}))
+        patterns = error.schema.get("patternProperties", {})
+        unknown = sorted(set(map(str, error.instance)) - known)
+        if patterns:
+            return f"{place}: '{unknown[0]}' is not a valid name: use a-z, 0-9 and '-'"
+        return f"{place}: unknown key '{unknown[0]}'; {nearest(unknown[0], known)}"
+    if error.validator == "enum":
+        return f"{place}: '{error.instance}' is not valid; {nearest(str(error.instance), map(str, error.validator_value))}"
+    if error.validator in ("oneOf", "anyOf"):
+        wanted = error.schema.get("description", "one of its documented forms")
+        return f"{place}: {error.instance!r} is not {wanted}"
+    return f"{place}: {error.message}"

@@ -1,0 +1,74 @@
+"""The configuration: one clear line for every mistake, and nothing lost of what is right."""
+
+import copy
+
+import pytest
+import yaml
+
+from mtpbench import config as configuration
+from mtpbench.errors import UserError
+
+
+@pytest.fixture
+def raw():
+    return yaml.safe_load(configuration.DEFAULT.read_text())
+
+
+def _without(mapping, key):
+    del mapping[key]
+
+
+MISTAKES = {
+    "top-level key": (lambda c: c.update(protocl={}), "unknown key 'protocl'; did you mean 'protocol'?"),
+    "nested key": (lambda c: c["protocol"].update(roundz=1), "protocol: unknown key 'roundz'; did you mean 'rounds'?"),
+    "value": (lambda c: c["gpus"]["cpu"].update(backend="modall"), "gpus.cpu.backend: 'modall' is not valid; did you mean 'modal'?"),
+    "unknown gpu": (lambda c: c["matrix"].update(gpus=["cpuu"]), "matrix.gpus: no gpus.cpuu; did you mean 'cpu'?"),
+    "name": (lambda c: c["gpus"].update(H100={}), "gpus: 'H100' is not a valid name"),
+    "missing key": (lambda c: _without(c["gpus"]["cpu"], "model"), "gpus.cpu: 'model' is a required property"),
+    "unknown model": (lambda c: c["gpus"]["cpu"].update(model="smal"), "gpus.cpu.model: no models.smal; did you mean 'small'?"),
+    "weights": (lambda c: c["models"]["small"].update(target={"pth": "x"}), "models.small.target: {'pth': 'x'} is not a folder {path}"),
+    "type": (lambda c: c["modes"]["mtp"].update(num_speculative_tokens="4"), "modes.mtp.num_speculative_tokens: '4' is not of type 'integer'"),
+    "gamma": (lambda c: _without(c["modes"]["mtp"], "num_speculative_tokens"), "modes.mtp: 'num_speculative_tokens' is a required property"),
+    "extra cell": (lambda c: c["matrix"].update(extra=["cpu_vlm_code_mtp"]), "no engines.vlm in the configuration; did you mean 'vllm'?"),
+    "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
+    "empty file": (lambda c: c.clear(), "'matrix' is a required property"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_that_names_place_and_remedy(raw, mistake):
+    spoil, said = MISTAKES[mistake]
+    spoil(raw)
+    with pytest.raises(UserError) as caught:
+        configuration.validate(raw)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith("config/config.yaml: ")
+
+
+def test_defaults_are_filled_in_and_the_argument_is_left_alone(raw):
+    before = copy.deepcopy(raw)
+    filled = configuration.validate(raw)
+    assert raw == before
+    assert filled["protocol"]["order"] == "interleaved" and filled["matrix"]["extra"] == []
+    assert filled["partial"] is False and filled["modal"]["volume"]
+    assert configuration.validate(filled) == filled
+
+
+def test_every_default_cell_resolves_to_four_names():
+    config = configuration.load()
+    cells = configuration.cells(config)
+    assert len(cells) == len(set(cells)) == 12
+    assert configuration.parts("cpu_vllm_code_mtp", config) == {"gpu": "cpu", "engine": "vllm", "prompts": "code", "mode": "mtp"}
+
+
+@pytest.mark.parametrize("cell", ["cpu_vllm_code", "cpu_vllm_code_mtp_x", "", "cpu_vllm_code_", "h1000_vllm_code_mtp"])
+def test_an_unknown_cell_is_named_with_a_hint(cell):
+    with pytest.raises(UserError, match="unknown cell"):
+        configuration.parts(cell, configuration.load())
+
+
+def test_yaml_that_does_not_parse_names_the_line(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("matrix:\n  gpus: [cpu\nengines: x\n")
+    with pytest.raises(UserError, match=r"config.yaml:3: not valid YAML"):
+        configuration.load(file)
