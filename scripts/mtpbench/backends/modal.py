@@ -1,0 +1,111 @@
+"""A session in a container on Modal: one ephemeral app of this process, one container that serves one call and ends.
+
+Nothing is deployed and nothing is configured by environment: the request is the argument, the reply the return value,
+both JSON text. The measuring container has no secret and no network, and reads the weights from a read-only volume.
+"""
+
+import contextlib
+import io
+import json
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+# The base image is fixed by these two and not by the workspace's setting, which moves; read when an image is built.
+os.environ.setdefault("MODAL_IMAGE_BUILDER_VERSION", "2025.06")
+PYTHON = "3.12.12"
+
+import modal  # noqa: E402
+
+from mtpbench import weights  # noqa: E402
+from mtpbench.backends import InfrastructureError, container  # noqa: E402
+from mtpbench.backends.explained import explained  # noqa: E402
+from mtpbench.errors import UserError  # noqa: E402
+
+SPARE_S = 120  # for the container to report that its program ran out of time, before Modal ends it
+
+
+def run(request: dict, how: dict, say) -> dict:
+    """Measure one session there and return its reply, with the container's and the app's identifiers under `where` of its session.
+
+    request: the request of docs/architecture.md, without `paths`. how: the plan's `how`. say: takes one line of progress.
+    Raises InfrastructureError where a new container may do better, else UserError.
+    """
+    weights.check_memory(request["cell"], how["model"], how.get("memory_gb"))
+    paths, folders = weights.places(how["model"], [part for part in ("target", "drafter") if part in request["spec"]["model"]])
+    image = engine_image(how["requirements"], folders)
+    app, function = measuring_app(request["cell"], how, image)
+    text = json.dumps({**request, "paths": paths}, allow_nan=False)
+    reply, ids = call(app, function, (text, how["modal"]["run_s"]), how["modal"], say)
+    if reply["status"] == "error" and reply["error"]["kind"] == "device":
+        raise InfrastructureError(f"{request['cell']}: {reply['error']['message']}")  # another container may have the right one
+    seen = reply.get("where", {}).get("image_id")
+    if seen not in (None, image.object_id):
+        raise UserError(f"{request['cell']}: the reply comes from image {seen} and not from {image.object_id}; nothing is kept")
+    if reply["status"] == "ok":
+        reply["session"]["where"] = {**reply["where"], **ids, "request": how.get("request"), "image_id": image.object_id}
+    return reply
+
+
+def engine_image(requirements: list[str], folders: dict[str, str] = {}) -> modal.Image:
+    """The image of an engine's locked requirements, with this package and local folders (remote path: local) mounted."""
+    image = modal.Image.debian_slim(PYTHON)
+    for file in requirements:
+        options = "--no-deps --require-hashes" if "--hash=" in Path(file).read_text() else "--no-deps"
+        image = image.pip_install_from_requirements(file, extra_options=options)
+    for remote, local in folders.items():
+        image = image.add_local_dir(Path(local).resolve(), remote)
+    return image.add_local_python_source("mtpbench")
+
+
+def measuring_app(cell: str, how: dict, image: modal.Image) -> tuple[modal.App, modal.Function]:
+    """A new app with the one function of a cell."""
+    settings = how["modal"]
+    app = modal.App("mtpbench", tags={"project": "mtpbench", "cell": cell[:63]})
+    volume = modal.Volume.from_name(settings["volume"]).with_mount_options(read_only=True)
+    on_hub = any("repo" in how["model"][part] for part in ("target", "drafter"))
+    function = app.function(
+        image=image,
+        gpu=how.get("request"),
+        cpu=settings["cpu"],
+        memory=int(settings["memory_gib"] * 1024),
+        volumes={weights.MOUNT: volume} if on_hub else {},
+        timeout=settings["run_s"] + SPARE_S,
+        retries=0,
+        max_containers=1,
+        single_use_containers=True,
+        block_network=True,
+        include_source=False,
+    )(container.measure)
+    return app, function
+
+
+def call(app: modal.App, function: modal.Function, arguments: tuple, settings: dict, say) -> tuple[dict, dict]:
+    """Run the app, call its function once and return (the JSON it returned, identifiers); whatever happens, end both."""
+    with explained(settings), contextlib.redirect_stdout(_Lines(say)), modal.enable_output():
+        with app.run():
+            ids = {"app_id": app.app_id, "url": app.get_dashboard_url(), "modal": version("modal")}
+            say(f"[mtpbench] modal | {ids['url']}")
+            started, running = time.monotonic(), function.spawn(*arguments)
+            try:
+                reply = json.loads(running.get(timeout=settings["queue_s"] + settings["run_s"] + SPARE_S))
+            except BaseException:  # Ctrl-C and SIGTERM too: a forgotten container goes on costing money
+                with contextlib.suppress(Exception):  # the end of the app ends it as well
+                    running.cancel(terminate_containers=True)
+                raise
+            return reply, {**ids, "call_id": running.object_id, "wall_s": round(time.monotonic() - started, 3)}
+        raise KeyboardInterrupt  # app.run() swallows a Ctrl-C and leaves its block: nothing else gets here
+
+
+class _Lines(io.TextIOBase):
+    """Takes what Modal prints (image builds, the container's log) and says it line by line."""
+
+    def __init__(self, say):
+        self.say, self.rest = say, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            self.say(line.rstrip())
+        return len(text)

@@ -1,0 +1,127 @@
+"""Checkpoints: fetched at their pinned revisions, listed file by file with their hashes, and checked against a GPU's memory.
+
+`fetch` runs here (into the Hugging Face cache) and in a Modal container (into the volume) alike. The list goes to
+metrics/weights/{backend}/{model}.json, which is git-ignored: it says that the files lie in this cache or that volume,
+which is true of one machine or one workspace and not of a clone. What a result was measured with is in its spec.
+"""
+
+import hashlib
+from pathlib import Path
+
+from mtpbench.errors import UserError
+
+MOUNT = "/models"  # where the volume is mounted
+FOLDERS = "/weights"  # where local model folders are mounted
+RECORDS = Path("metrics/weights")
+PARTS = ("target", "drafter")
+HEADROOM, RESERVE_GB = 1.1, 2.0  # copies while loading; CUDA context, activations and a cache of a few thousand tokens
+
+
+def hub_parts(model: dict) -> dict:
+    """The parts of a configured model that lie on the hub: {"target": {"repo", "revision"}, ..}. Raises UserError."""
+    found = {part: {key: model[part][key] for key in ("repo", "revision")} for part in PARTS if "repo" in model[part]}
+    for part, entry in found.items():
+        if entry["revision"] is None:
+            raise UserError(
+                f"{part} {entry['repo']}: no revision is pinned; put the 40 hex digits of the commit you want "
+                f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
+            )
+    return found
+
+
+def record_path(backend: str, name: str) -> Path:
+    """The list of what a backend holds of a model."""
+    return RECORDS / backend / f"{name}.json"
+
+
+def fetch(parts: dict, mount: str | None = None) -> dict:
+    """Download the parts at their revisions and list them: {part: {"repo", "revision", "files": [{"name", "bytes", "sha256"}]}}.
+
+    Into the Hugging Face cache, or into folders under `mount`. Complete files are not downloaded again. Raises UserError.
+    """
+    return {part: {**entry, "files": listing(_snapshot(entry, mount))} for part, entry in parts.items()}
+
+
+def local_folder(repo: str, revision: str) -> Path:
+    """Where a checkpoint lies in the Hugging Face cache. Raises UserError where it is not complete there."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        raise UserError(f"{repo}@{revision[:8]} is not in the Hugging Face cache: run `snakemake -c1 weights`") from None
+
+
+def listing(folder: Path) -> list[dict]:
+    """The files of a checkpoint with sizes and SHA-256, the downloader's own notes left out."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.relative_to(folder).parts)
+    return [
+        {"name": str(path.relative_to(folder)), "bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    ]
+
+
+def places(model: dict, parts: list[str]) -> tuple[dict, dict]:
+    """Where the parts lie in a Modal container: {part: path}, and the local folders to mount for it: {path: local folder}."""
+    paths, folders = {}, {}
+    for part in parts:
+        entry = model[part]
+        if "repo" in entry:
+            paths[part] = f"{MOUNT}/{entry['repo']}/{entry['revision']}"
+        elif "path" in entry:
+            paths[part] = f"{FOLDERS}/{part}"
+            folders[paths[part]] = entry["path"]
+        else:
+            raise UserError(f"models.{model['name']}.{part}: random weights are measured with `backend: local` only")
+    return paths, folders
+
+
+def size_of(entry: dict) -> int | None:
+    """Bytes of a checkpoint as far as they are known without fetching it."""
+    if "path" in entry:
+        return sum(file.stat().st_size for file in Path(entry["path"]).glob("*"))
+    return entry.get("bytes")
+
+
+def check_memory(where: str, model: dict, memory_gb: float | None) -> None:
+    """Raises UserError where the pair cannot fit into the GPU's memory; silent where either is not known."""
+    sizes = [size_of(model[part]) for part in PARTS]
+    if memory_gb is None or None in sizes:
+        return
+    needed = sum(sizes) / 1e9 * HEADROOM + RESERVE_GB
+    if needed > memory_gb:
+        raise UserError(
+            f"{where}: the pair {model['name']} needs about {needed:.0f} GB with its working memory, and the GPU has "
+            f"{memory_gb:g} GB; choose a larger GPU or a smaller pair in config/config.yaml"
+        )
+
+
+def _snapshot(entry: dict, mount: str | None) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    repo, revision = entry["repo"], entry["revision"]
+    place = f"{repo}@{revision}"
+    folder = f"{mount}/{repo}/{revision}" if mount else None
+    try:
+        return Path(snapshot_download(repo, revision=revision, local_dir=folder))
+    except errors.GatedRepoError:
+        raise UserError(f"{place}: accept its licence at https://huggingface.co/{repo}, then {_TOKEN}") from None
+    except errors.RevisionNotFoundError:
+        raise UserError(f"{place}: no such revision; see https://huggingface.co/{repo}/commits/main") from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(f"{place}: no such repository, or a private one; correct the name, or {_TOKEN}") from None
+    except errors.OfflineModeIsEnabled:
+        raise UserError(f"{place}: HF_HUB_OFFLINE is set, so nothing can be downloaded; unset it") from None
+    except errors.LocalEntryNotFoundError:
+        raise UserError(f"{place}: huggingface.co cannot be reached; run again when it can, finished files are kept") from None
+    except errors.HfHubHTTPError as error:
+        raise UserError(f"{place}: {str(error).splitlines()[0]}; run again, finished files are kept") from None
+    except OSError as error:
+        raise UserError(f"{place}: {error.strerror or error}; finished files are kept") from None
+
+
+_TOKEN = "give a token that may read it: `hf auth login` here, the secret of `modal.secret` on Modal (docs/modal.md)"
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
