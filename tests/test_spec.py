@@ -1,0 +1,146 @@
+"""Specs and fingerprints: what may change them, what must not, and how a difference is said."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mtpbench import config as configuration
+from mtpbench import ledger, results, spec
+from mtpbench.errors import UserError
+
+CELL = "cpu_vllm_code_mtp"
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with all that a spec is resolved from."""
+    for name in ("prompts", "envs", "models"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.in"))
+    return tmp_path
+
+
+@pytest.fixture
+def config():
+    return configuration.load()
+
+
+def test_the_ledger_knows_the_measuring_code():
+    """Changed measuring code: say in measuring/ledger.json whether the numbers are the same or the version goes up."""
+    last = ledger.entries()[-1]
+    assert last["measuring_code"] == ledger.measuring_digest(), (
+        "the measuring code has changed: append an entry to scripts/mtpbench/measuring/ledger.json with "
+        f"measuring_code {ledger.measuring_digest()}, and the same measurement_version if no number moves, the next one if any does"
+    )
+    versions = [entry["measurement_version"] for entry in ledger.entries()]
+    assert versions == sorted(versions) and all(entry["why"] for entry in ledger.entries())
+
+
+def test_the_ledger_ignores_comments_and_docstrings(tmp_path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text('"""Words."""\ndef f(x):\n    """More."""\n    return x + 1  # why\n')
+    other.write_text("def f(x):\n\n    return (x + 1)\n")
+    assert ledger._tree(one) == ledger._tree(other)
+    other.write_text("def f(x):\n    return x + 2\n")
+    assert ledger._tree(one) != ledger._tree(other)
+
+
+def test_a_plan_carries_its_fingerprint_and_the_prompts_it_hashes(root, config):
+    plan = spec.plan(CELL, config, root)
+    assert plan["fingerprint"] == results.digest(plan["spec"])
+    assert {prompt["id"]: results.digest(prompt) for prompt in plan["prompts"]} == plan["spec"]["prompts"]
+    assert list(plan)[0] == "fingerprint", "planned_path finds it at the head of the file"
+
+
+def test_no_label_or_place_is_in_the_spec(root, config):
+    text = json.dumps(spec.resolve(CELL, config, root))
+    assert "small" not in text and str(root) not in text and "local" not in text
+
+
+def test_the_drafter_is_in_the_spec_of_mtp_only(root, config):
+    assert "drafter" in spec.resolve(CELL, config, root)["model"]
+    for mode in ("baseline", "ngram"):
+        assert "drafter" not in spec.resolve(f"cpu_vllm_code_{mode}", config, root)["model"]
+
+
+def test_planning_twice_writes_a_newer_and_different_plan_until_answered(root, config):
+    path, answered = spec.planned_path(CELL, config, root)
+    first = path.read_bytes()
+    assert not answered
+    path, _ = spec.planned_path(CELL, config, root)
+    assert path.read_bytes() != first
+    plan = json.loads(path.read_text())
+    results.write(results.path_of(CELL, root), {"schema_version": 1, "cell": CELL, "fingerprint": plan["fingerprint"]})
+    before = path.stat().st_mtime_ns
+    assert spec.planned_path(CELL, config, root) == (path, True)
+    assert path.stat().st_mtime_ns == before
+
+
+MALFORMED = {
+    "empty": ("", "an empty prompt file"),
+    "blank lines": ("\n \n", "an empty prompt file"),
+    "no JSON": ('{"id": "a", \n', ":1: not valid JSON"),
+    "a list": ("[1]\n", ":1: a prompt has exactly the keys"),
+    "a key too many": ('{"id":"a","category":"c","messages":[],"x":1}\n', ":1: a prompt has exactly the keys"),
+    "no messages": ('{"id":"a","category":"c","messages":[]}\n', ":1: messages must be a list"),
+    "a role": ('{"id":"a","category":"c","messages":[{"role":"usr","content":"x"}]}\n', ":1: messages must be"),
+    "blank text": ('{"id":"a","category":"c","messages":[{"role":"user","content":" "}]}\n', ":1: messages must be"),
+    "a number as id": ('{"id":1,"category":"c","messages":[{"role":"user","content":"x"}]}\n', ":1: messages must be"),
+    "twice": ('{"id":"a","category":"c","messages":[{"role":"user","content":"x"}]}\n' * 2, "the id 'a' stands twice"),
+    "too few": ('{"id":"a","category":"c","messages":[{"role":"user","content":"x"}]}\n', "holds 1 prompts and protocol.prompts asks for 12"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_prompt_file_is_named_with_its_line(root, config, kind):
+    content, said = MALFORMED[kind]
+    (root / "prompts/code.jsonl").write_text(content)
+    with pytest.raises(UserError, match=re.escape("prompts/code.jsonl") + ".*" + re.escape(said)) as caught:
+        spec.resolve(CELL, config, root)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders_are_named(root, config):
+    shutil.rmtree(root / "models/small/drafter")
+    with pytest.raises(UserError, match=r"models\.small\.drafter: .*no such model folder"):
+        spec.resolve(CELL, config, root)
+    (root / "envs/vllm-cpu.txt").unlink()
+    with pytest.raises(UserError, match="envs/vllm-cpu.txt: no such file"):
+        spec.resolve("cpu_vllm_code_baseline", config, root)
+    (root / "prompts/code.jsonl").unlink()
+    with pytest.raises(UserError, match=r"prompts\.code: .*no such file"):
+        spec.prompts_of(CELL, config, root)
+
+
+def test_an_engine_without_an_environment_for_the_device_is_refused(root, config):
+    with pytest.raises(UserError, match="engines.vllm021.requirements: no entry 'cpu'"):
+        spec.resolve("cpu_vllm021_code_mtp", config, root)
+
+
+trees = st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.sampled_from("abcd"), inner), max_leaves=12)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), trees), st.dictionaries(st.sampled_from("abcd"), trees))
+def test_differences_are_said_exactly_where_there_are_any(one, other):
+    assert bool(spec.differences(one, other)) == (one != other)
+    assert spec.differences(one, one) == []
+
+
+def test_differences_read_as_a_person_would_say_them():
+    old = {"mode": {"gamma": 4}, "prompts": {"a": "1", "b": "2"}, "measurement_version": 3}
+    new = {"mode": {"gamma": 3}, "prompts": {"a": "9", "c": "2"}, "measurement_version": 4}
+    assert spec.differences(old, new) == [
+        "prompts: 1 changed, 1 added, 1 removed",
+        "mode.gamma 4 -> 3",
+        "measurement_version 3 -> 4",
+    ]
+    assert spec.differences({"prompts": {"a": 1, "b": 2}}, {"prompts": {"b": 2, "a": 1}}) == []
+
+
+def test_layers_are_merged_key_by_key():
+    assert spec.merged({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}, {"b": {"z": 1}}) == {"a": {"x": 1, "y": 3}, "b": {"z": 1}}
