@@ -2,6 +2,7 @@
 
 REQUIRED INPUTS:
     metrics/specs/{cell}.json       the cell's plan, derived from the configuration while Snakemake plans
+    metrics/weights/...             where its model lies on the hub (rules/weights.smk)
 
 OUTPUTS:
     metrics/runs/{cell}/result.json where cell is {gpu}_{engine}_{prompts}_{mode}
@@ -11,6 +12,7 @@ OUTPUTS:
 rule measure:
     input:
         plan=get_plan,
+        weights=get_weights,
     output:
         update(RESULT),
     log:

@@ -6,6 +6,7 @@ which is true of one machine or one workspace and not of a clone. What a result 
 """
 
 import hashlib
+import json
 from pathlib import Path
 
 from mtpbench.errors import UserError
@@ -13,15 +14,19 @@ from mtpbench.errors import UserError
 MOUNT = "/models"  # where the volume is mounted
 FOLDERS = "/weights"  # where local model folders are mounted
 RECORDS = Path("metrics/weights")
+LOCK = "envs/weights.txt"
 PARTS = ("target", "drafter")
 HEADROOM, RESERVE_GB = 1.1, 2.0  # copies while loading; CUDA context, activations and a cache of a few thousand tokens
 
 
-def hub_parts(model: dict) -> dict:
-    """The parts of a configured model that lie on the hub: {"target": {"repo", "revision"}, ..}. Raises UserError."""
+def hub_parts(model: dict, checked: bool = True) -> dict:
+    """The parts of a configured model that lie on the hub: {"target": {"repo", "revision"}, ..}.
+
+    Raises UserError where a revision is not pinned and `checked` is set.
+    """
     found = {part: {key: model[part][key] for key in ("repo", "revision")} for part in PARTS if "repo" in model[part]}
     for part, entry in found.items():
-        if entry["revision"] is None:
+        if checked and entry["revision"] is None:
             raise UserError(
                 f"{part} {entry['repo']}: no revision is pinned; put the 40 hex digits of the commit you want "
                 f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
@@ -29,9 +34,11 @@ def hub_parts(model: dict) -> dict:
     return found
 
 
-def record_path(backend: str, name: str) -> Path:
-    """The list of what a backend holds of a model."""
-    return RECORDS / backend / f"{name}.json"
+def records(config: dict, cells: list[str]) -> list[Path]:
+    """The lists of what these cells need from the hub, one for each backend and model; none for a cell that is not known."""
+    gpus = [config["gpus"][name] for name in (cell.split("_")[0] for cell in cells) if name in config["gpus"]]
+    needed = {(gpu["backend"], gpu["model"]) for gpu in gpus if hub_parts(config["models"][gpu["model"]], checked=False)}
+    return [RECORDS / backend / f"{model}.json" for backend, model in sorted(needed)]
 
 
 def fetch(parts: dict, mount: str | None = None) -> dict:
@@ -40,6 +47,33 @@ def fetch(parts: dict, mount: str | None = None) -> dict:
     Into the Hugging Face cache, or into folders under `mount`. Complete files are not downloaded again. Raises UserError.
     """
     return {part: {**entry, "files": listing(_snapshot(entry, mount))} for part, entry in parts.items()}
+
+
+def fetch_on_modal(parts: dict, settings: dict, say) -> dict:
+    """`fetch` into the volume, in a container without a GPU: the only one that gets the secret. Makes the volume if need be."""
+    import modal
+
+    from mtpbench.backends import container
+    from mtpbench.backends import modal as adapter
+
+    app = modal.App("mtpbench-weights", tags={"project": "mtpbench"})
+    named = [modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"])] if settings["secret"] else []
+    function = app.function(
+        image=adapter.engine_image([LOCK]),
+        secrets=named,
+        volumes={MOUNT: modal.Volume.from_name(settings["volume"], create_if_missing=True)},
+        cpu=2,
+        memory=4096,
+        timeout=settings["run_s"],
+        retries=0,
+        max_containers=1,
+        single_use_containers=True,
+        include_source=False,
+    )(container.download)
+    found, _ = adapter.call(app, function, (json.dumps(parts), settings["volume"]), settings, say)
+    if "error" in found:
+        raise UserError(found["error"])
+    return found
 
 
 def local_folder(repo: str, revision: str) -> Path:

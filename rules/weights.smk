@@ -1,0 +1,30 @@
+"""The checkpoints of hub models, fetched once for each place where they are measured.
+
+OUTPUTS:
+    metrics/weights/{backend}/{model}.json   files, sizes and hashes: in this machine's cache or in the Modal volume
+"""
+
+from mtpbench import weights as checkpoints
+
+
+def get_weights(wildcards):
+    """The list of the cell's weights, where they come from the hub; it never makes a result stale, since the spec names them."""
+    return [ancient(str(path)) for path in checkpoints.records(config, [wildcards.cell])]
+
+
+rule weights_of:
+    output:
+        f"{checkpoints.RECORDS}/{{backend}}/{{model}}.json",
+    params:
+        model=lambda wildcards: json.dumps({**config["models"][wildcards.model], "modal": config["modal"]}),
+    log:
+        "logs/weights/{backend}_{model}.log",
+    message:
+        "Fetching {wildcards.model} for {wildcards.backend}; follow it in {log}"
+    shell:
+        "{PYTHON:q} scripts/weights.py {wildcards.backend} {params.model:q} {output:q} 2>&1 | tee {log:q}"
+
+
+rule weights:
+    input:
+        [str(path) for path in checkpoints.records(config, CELLS)],

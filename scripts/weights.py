@@ -1,0 +1,38 @@
+"""Fetch a model's checkpoints and list them: `python weights.py BACKEND MODEL_JSON OUTPUT`. What the rule `weights_of` calls.
+
+MODEL_JSON: {"target", "drafter", "modal"} of the configuration. A failure is one line, and OUTPUT then stays as it was.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from mtpbench import results, weights
+from mtpbench.backends import terminable
+from mtpbench.errors import UserError
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("backend", choices=("local", "modal"))
+    arguments.add_argument("model", type=json.loads)
+    arguments.add_argument("output", type=Path)
+    arguments = arguments.parse_args()
+    try:
+        with terminable():
+            parts = weights.hub_parts(arguments.model)
+            if arguments.backend == "modal":
+                found = weights.fetch_on_modal(parts, arguments.model["modal"], lambda line: print(line, flush=True))
+            else:
+                found = weights.fetch(parts)
+    except UserError as error:
+        sys.exit(str(error))
+    results.write_text(arguments.output, results.text_of(found))
+    for part in found.values():
+        size = sum(file["bytes"] for file in part["files"])
+        print(f"{part['repo']}@{part['revision'][:8]}: {len(part['files'])} files, {size / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
