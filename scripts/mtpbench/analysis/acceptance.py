@@ -1,0 +1,121 @@
+"""How many drafts were accepted, from two sources: the steps of the records and the engine's own counters."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+COUNTERS = ("drafts", "drafted", "accepted")
+
+
+def decided(record: Mapping) -> list[int] | None:
+    """Drafts accepted in each step as the engine decided, before any cut; None where that cannot be known.
+
+    Where an engine does not tell per step, a step brings one id more than it accepted, save the last one, which the
+    length limit or a stop may have cut: the counters of the request alone say what that one accepted.
+    """
+    if record["accepted"] is not None:
+        return record["accepted"]
+    delivered = [count - 1 for count in record["counts"][1:]]
+    if record["counters"] is None or not delivered:
+        return None if delivered else []
+    return [*delivered[:-1], record["counters"]["accepted"] - sum(delivered[:-1])]
+
+
+def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | None:
+    """The engine's counters over the measured windows: {"drafts", "drafted", "accepted"}; None where it has none."""
+    found = [each for session in sessions for each in session["windows"] if (each["arm"], each["concurrency"]) == (arm, concurrency)]
+    if not found or any(each[end]["counters"] is None for each in found for end in ("open", "close")):
+        return None
+    return {key: sum(each["close"]["counters"][key] - each["open"]["counters"][key] for each in found) for key in COUNTERS}
+
+
+def of_requests(records: Iterable[Mapping]) -> dict | None:
+    """The engine's counters over these requests alone; None where it does not tell them apart."""
+    found = [record["counters"] for record in records]
+    return None if None in found else {key: sum(each[key] for each in found) for key in COUNTERS}
+
+
+def acceptance(records: Sequence[Mapping], counters: Mapping | None, gamma: int) -> dict | None:
+    """The ACC of docs/architecture.md over requests of a speculative arm; None if no step had a draft.
+
+    counters: the engine's own over just these requests, used for what the records do not tell: drafts where steps
+    without one cannot be told apart, and what cut steps had accepted. `joint[k]` is the share of drafts of which at least
+    k + 1 ids were accepted, `conditional[k]` the same among those that had the first k accepted (None if there are none).
+    """
+    steps = [decided(record) for record in records]
+    known = all(step is not None for step in steps)
+    told = all(record["offered"] is not None for record in records)
+    per_step = np.array([a for record, step in zip(records, steps) for a in (step if step is not None else _delivered(record))], dtype=int)
+    offered = np.array([offer for record in records for offer in record["offered"]], dtype=int) if told else None
+    drafts = int((offered > 0).sum()) if told else counters["drafts"] if counters else len(per_step)
+    drafted = int(offered.sum()) if told else counters["drafted"] if counters else None
+    if not drafts:
+        return None
+    accepted = int(per_step.sum()) if known or counters is None else counters["accepted"]
+    delivered = sum(sum(record["counts"][1:]) for record in records)
+    joint = [int((per_step > position).sum()) / drafts for position in range(gamma)]
+    return {
+        "length": 1 + accepted / drafts, "rate": accepted / drafted if drafted else None,
+        "drafts": drafts, "drafted": drafted, "accepted": accepted, "cut": accepted + len(per_step) - delivered,
+        "joint": joint, "conditional": [now / before if before else None for before, now in zip([1.0, *joint], joint)],
+    }  # fmt: skip
+
+
+def histogram(step_ids: np.ndarray) -> dict[str, int]:
+    """How many steps brought so many ids: {"1": n, ...}, by number."""
+    return {str(ids): count for ids, count in sorted(Counter(step_ids.tolist()).items())}
+
+
+def disagreement(records: Sequence[Mapping], counters: Mapping | None, method: str, gamma: int) -> str | None:
+    """The first thing in which records and counters of a speculative arm at one load contradict each other, or None."""
+    for record in records:
+        found = _contradiction(record, method, gamma)
+        if found:
+            return f"{record['prompt']}, repeat {record['repeat']}: {found}"
+    if counters is None:
+        return "no engine counters over the window"
+    steps = [decided(record) for record in records]
+    shown = sum(sum(step if step is not None else _delivered(record)) for record, step in zip(records, steps))
+    hidden = sum(gamma + 1 - record["counts"][-1] for record, step in zip(records, steps) if step is None)
+    if not shown <= counters["accepted"] <= shown + hidden:
+        could = f", of which cut steps can hide {hidden}" if hidden else ""
+        return f"{shown} accepted by the records, {counters['accepted']} by the engine's counters{could}"
+    return _drafts(records, counters, method)
+
+
+def _contradiction(record: Mapping, method: str, gamma: int) -> str | None:
+    steps, counts = decided(record), record["counts"][1:]
+    if steps is None:
+        return None if max(counts) <= gamma + 1 else f"a step of {max(counts)} ids at gamma {gamma}"
+    offers = record["offered"] if record["offered"] is not None else [gamma] * len(steps)
+    if not len(steps) == len(counts) == len(offers):
+        return f"{len(counts)} steps, accepted told of {len(steps)}, offered of {len(offers)}"
+    if any(not 0 <= a <= offer <= gamma for a, offer in zip(steps, offers)):
+        return f"a step accepts more than it was offered, or more than gamma {gamma}"
+    cuts = [a + 1 - count for a, count in zip(steps, counts)]
+    if any(cuts[:-1]) or (cuts and cuts[-1] < 0):
+        return "ids of a step are not its accepted drafts and one more"
+    if record["counters"] is None:
+        return None
+    if sum(steps) != record["counters"]["accepted"]:
+        return f"{sum(steps)} accepted by its steps, {record['counters']['accepted']} by the engine's counters"
+    return _drafts([record], record["counters"], method)
+
+
+def _drafts(records: Sequence[Mapping], counters: Mapping, method: str) -> str | None:
+    """Steps with a draft, by records and by counters; a method like prompt lookup has steps without one."""
+    if all(record["offered"] is not None for record in records):
+        offers = [offer for record in records for offer in record["offered"]]
+        seen, drafted = sum(offer > 0 for offer in offers), sum(offers)
+        if drafted != counters["drafted"]:
+            return f"{drafted} ids drafted by the records, {counters['drafted']} by the engine's counters"
+    else:
+        steps = sum(len(record["counts"][1:]) for record in records)
+        seen = steps if method == "mtp" else min(steps, counters["drafts"])
+    return None if seen == counters["drafts"] else f"{seen} steps with a draft by the records, {counters['drafts']} by the engine's counters"
+
+
+def _delivered(record: Mapping) -> list[int]:
+    """Drafts accepted as far as the delivered ids show."""
+    return [count - 1 for count in record["counts"][1:]]

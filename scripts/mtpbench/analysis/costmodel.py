@@ -1,0 +1,59 @@
+"""What a speed-up should be, from what acceptance and a step cost.
+
+A step under speculation costs T_step and brings tau ids; without it T_base brings one. So the speed-up is
+tau * T_base / T_step, and speculation pays from tau* = T_step / T_base on. tau belongs to model, drafter and prompts, the step
+times to the GPU and engine: measured apart, they predict cells that nobody measured.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from mtpbench.analysis.records import Batch
+
+
+def expected_length(alpha: float | Sequence[float], gamma: int) -> float:
+    """Mean ids a step, the bonus in, if draft k is accepted with chance alpha (or alpha[k]) once all before it were.
+
+    For one alpha this is (1 - alpha**(gamma + 1)) / (1 - alpha): Leviathan, Kalman, Matias 2023, equation 1.
+    """
+    return 1 + float(np.cumprod(np.broadcast_to(np.asarray(alpha, dtype=float), gamma)).sum())
+
+
+def break_even(base_step: float, test_step: float) -> float:
+    """The acceptance length at which speculation neither gains nor loses; step times in any one unit."""
+    return test_step / base_step
+
+
+def predict(length: float, base_step: float, test_step: float) -> float:
+    """The speed-up at an acceptance length `length`, from step times in any one unit."""
+    return length * base_step / test_step
+
+
+def beside(load: Mapping, length: float | None = None) -> dict | None:
+    """Prediction beside observation for one load point of a summary; None where it has no acceptance or no speed-up.
+
+    length: an acceptance length measured elsewhere; by default the cell's own, which checks the model alone.
+    {"break_even", "predicted", "observed", "error"}: error is predicted / observed - 1.
+    """
+    control, test = load["arms"]["control"], load["arms"]["test"]
+    if test["acceptance"] is None or load["speedup"] is None or control["step_ms"] is None or test["step_ms"] is None:
+        return None
+    steps = control["step_ms"]["mean"], test["step_ms"]["mean"]
+    predicted, observed = predict(test["acceptance"]["length"] if length is None else length, *steps), load["speedup"]["ratio"]
+    return {"break_even": break_even(*steps), "predicted": predicted, "observed": observed, "error": predicted / observed - 1}
+
+
+def step_dependence(test: Batch) -> dict | None:
+    """Whether a step costs more the more ids it brings, which the model denies.
+
+    Least squares of step time on ids, over single steps: {"share_per_id", "low", "high"}: the change of step time an id, as
+    a share of its mean, with its 95 % interval. None with fewer than three steps or ids that never vary.
+    """
+    ids, time = test.step_ids(), test.step_seconds()
+    if len(ids) < 3 or np.ptp(ids) == 0 or time.mean() == 0:
+        return None
+    fit = stats.linregress(ids, time)
+    half = stats.t.ppf(0.975, len(ids) - 2) * fit.stderr
+    return {name: float(value / time.mean()) for name, value in (("share_per_id", fit.slope), ("low", fit.slope - half), ("high", fit.slope + half))}

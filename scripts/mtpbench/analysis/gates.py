@@ -1,0 +1,241 @@
+"""Whether a result may be believed. Each gate looks at one thing and says what it saw.
+
+A gate takes a result (spec and sessions suffice) and returns (passed, seen, warning): passed is None where the gate does not
+apply, and `seen` then says why; `warning` is True where the cell is valid and its reader should still know.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from mtpbench.analysis import acceptance, hardware, losslessness
+
+LONGEST_CYCLE = 8  # ids
+SHORTEST_JUDGED = 16  # ids; below that nothing is called a loop
+DEGENERATE_SHARE = 0.1  # of the prompts
+OUTLIER = 2.0  # times the median
+CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10
+SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
+
+Seen = tuple[bool | None, str, bool]
+
+
+def judge(result: Mapping) -> list[dict]:
+    """[{"name", "passed", "seen", "warning"}] in the order of GATES. After a gate that must hold for the numbers to be
+    computable at all has failed, the rest are not looked at."""
+    found: list[dict] = []
+    for name, gate in GATES.items():
+        if computable(found):
+            passed, seen, warning = gate(result)
+        else:
+            passed, seen, warning = None, "not looked at: the records are malformed", False
+        found.append({"name": name, "passed": passed, "seen": seen, "warning": warning})
+    return found
+
+
+def computable(gates: Sequence[Mapping]) -> bool:
+    """Whether no gate has failed that the computation of any number rests on."""
+    return not any(gate["name"] == "finite" and gate["passed"] is False for gate in gates)
+
+
+def degenerate(ids: Sequence[int]) -> bool:
+    """Whether one id, or a cycle of up to 8 ids repeated three times or more, fills more than half of an output.
+
+    Outputs under 16 ids are never called so.
+    """
+    array = np.asarray(ids)
+    if len(array) < SHORTEST_JUDGED:
+        return False
+    for period in range(1, LONGEST_CYCLE + 1):
+        breaks = np.flatnonzero(array[period:] != array[:-period])
+        same = int(np.diff(np.r_[-1, breaks, len(array) - period]).max()) - 1  # longest run of ids equal to one a period before
+        if same >= 2 * period and same + period > len(array) / 2:
+            return True
+    return False
+
+
+def throttled(clocks: np.ndarray) -> float:
+    """Share of SM clock samples (MHz) more than 5 % below the clock that the device otherwise held (their 95th percentile)."""
+    return float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
+
+
+def _finite(result: Mapping) -> Seen:
+    for session, record in _records(result):
+        times = [record["submit"], *record["times"]]
+        where = f"session {session['index']}, {_name(record)}"
+        if not all(map(math.isfinite, times)) or any(b < a for a, b in zip(times, times[1:])):
+            return False, f"{where}: times that are no finite, rising numbers", False
+        if len(record["times"]) != len(record["counts"]) or sum(record["counts"]) != len(record["ids"]):
+            return False, f"{where}: {len(record['times'])} times, {len(record['counts'])} counts summing to {sum(record['counts'])}, {len(record['ids'])} ids", False
+        if any(count < 1 for count in record["counts"]) or (len(times) > 2 and times[-1] == times[1]):
+            return False, f"{where}: an output without ids, or steps that took no time", False
+    return True, "all times finite and rising, all counts equal their ids", False
+
+
+def _device(result: Mapping) -> Seen:
+    asked = result["spec"]["device"]
+    names = {(session["device"]["kind"], session["device"]["name"]) for session in result["sessions"]}
+    said = ", ".join(sorted(name for _, name in names))
+    return names == {(asked["kind"], asked["name"])}, f"asked for {asked['name']}, measured on {said}", False
+
+
+def _complete(result: Mapping) -> Seen:
+    protocol, prompts = result["spec"]["protocol"], set(result["spec"]["prompts"])
+    if len(result["sessions"]) != protocol["sessions"]:
+        return False, f"{len(result['sessions'])} sessions of {protocol['sessions']}", False
+    for session, load in product(result["sessions"], protocol["concurrency"]):
+        keys = [(record["arm"], record["prompt"], record["repeat"]) for record in session["requests"] if record["concurrency"] == load]
+        rounds = 1 + max((repeat for _, _, repeat in keys), default=-1)
+        wanted = set(product(("control", "test"), prompts, range(rounds)))
+        where = f"session {session['index']}, concurrency {load}"
+        if len(keys) != len(set(keys)) or set(keys) != wanted:
+            return False, f"{where}: {len(keys)} requests where {len(wanted)} belong", False
+        if not protocol["rounds"]["min"] <= rounds <= protocol["rounds"]["max"]:
+            return False, f"{where}: {rounds} rounds, asked for {protocol['rounds']['min']} to {protocol['rounds']['max']}", False
+    return True, f"{sum(len(session['requests']) for session in result['sessions'])} requests in {protocol['sessions']} session(s)", False
+
+
+def _speculation(result: Mapping) -> Seen:
+    method, notes = result["spec"]["mode"]["method"], []
+    for load in result["spec"]["protocol"]["concurrency"]:
+        control, test = (acceptance.window(result["sessions"], arm, load) for arm in ("control", "test"))
+        for arm, counters in (("control", control), *((("test", test),) if method == "none" else ())):
+            ids = [max(record["counts"][1:], default=1) for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load)]
+            if (counters and counters["drafts"]) or max(ids, default=1) > 1:
+                return False, f"concurrency {load}: speculation active in the {arm} arm", False
+        if method != "none":
+            if not test or not test["drafts"]:
+                return False, f"concurrency {load}: speculation not active in the test arm", False
+            notes.append(f"concurrency {load}: {test['accepted']} of {test['drafted']} draft ids accepted")
+            if not test["accepted"]:
+                return True, f"concurrency {load}: {test['drafts']} drafts and none accepted", True
+    return True, "; ".join(notes) or "no speculation in either arm, as asked", False
+
+
+def _token_sources(result: Mapping) -> Seen:
+    mode = result["spec"]["mode"]
+    if mode["method"] == "none":
+        return None, "no speculation in this cell", False
+    for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
+        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == ("test", load)]
+        counters = acceptance.window([session], "test", load)
+        found = acceptance.disagreement(records, counters, mode["method"], mode["num_speculative_tokens"])
+        if found:
+            return False, f"session {session['index']}, concurrency {load}: {found}", False
+    return True, "ids of the steps and the engine's counters agree", False
+
+
+def _same_prompts(result: Mapping) -> Seen:
+    seen: dict[str, tuple] = {}
+    for session, record in _records(result):
+        mine = (record["prompt_sha256"], record["prompt_tokens"])
+        if seen.setdefault(record["prompt"], mine) != mine:
+            return False, f"session {session['index']}, {_name(record)}: other prompt ids than elsewhere", False
+    return True, f"{len(seen)} prompts, each with the same ids throughout", False
+
+
+def _no_cache(result: Mapping) -> Seen:
+    cached = [record["cached_tokens"] for _, record in _records(result)]
+    if any(cached):
+        return False, f"{sum(map(bool, cached))} requests with prompt tokens from a cache", False
+    if None in cached:
+        return None, "the engine does not tell how many prompt tokens were cached", False
+    return True, "no prompt token came from a cache", False
+
+
+def _not_degenerate(result: Mapping) -> Seen:
+    if reason := _no_text(result):
+        return None, reason, False
+    looping = {record["prompt"] for _, record in _records(result) if degenerate(record["ids"])}
+    prompts = len(result["spec"]["prompts"])
+    seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(sorted(looping)[:5])}" if looping else "")
+    return len(looping) <= DEGENERATE_SHARE * prompts, seen, bool(looping)
+
+
+def _lengths(result: Mapping) -> Seen:
+    lengths: dict[tuple, set] = {}
+    for session, record in _records(result):
+        lengths.setdefault((session["index"], record["concurrency"], record["prompt"], record["repeat"]), set()).add(len(record["ids"]))
+    unequal = sum(len(found) > 1 for found in lengths.values())
+    if unequal:
+        return True, f"{unequal} of {len(lengths)} pairs differ in length and are left out of e2e", True
+    return True, f"all {len(lengths)} pairs have equal lengths", False
+
+
+def _warmed_up(result: Mapping) -> Seen:
+    """First requests of each arm and load against the others of that arm and load, by TTFT and by mean step time."""
+    if not result["spec"]["protocol"]["warmup"]:
+        return False, "no warm-up was asked for", False
+    for session, load, arm in product(result["sessions"], result["spec"]["protocol"]["concurrency"], ("control", "test")):
+        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == (arm, load)]
+        first = {record["wave"]: record["submit"] for record in records}
+        wave = min(first, key=first.get, default=None)
+        for what, value in (("TTFT", _ttft), ("step time", _step)):
+            values = [(record["wave"] == wave, found) for record in records if (found := value(record)) is not None]
+            early, late = ([found for is_first, found in values if is_first == which] for which in (True, False))
+            if early and late and np.median(early) > max(OUTLIER * np.median(late), max(late)):
+                times = np.median(early) / np.median(late)
+                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {times:.1f} times the median of the rest", False
+    return True, "the first requests are no outliers", False
+
+
+def _no_throttling(result: Mapping) -> Seen:
+    notes = []
+    for session in result["sessions"]:
+        columns, reason = hardware.busy_samples(session)
+        if columns is None or np.isnan(columns["sm_mhz"]).all():
+            return None, reason or "this GPU reports no clock", False
+        share = throttled(columns["sm_mhz"][~np.isnan(columns["sm_mhz"])])
+        reasons = int(np.bitwise_or.reduce(np.nan_to_num(columns["throttle"]).astype(int)))
+        why = ", ".join(name for bit, name in SLOWDOWNS.items() if reasons & bit) or "none given"
+        notes.append(f"session {session['index']}: SM clock down in {share:.0%} of samples, reasons: {why}")
+        if share > SAMPLES_DOWN:
+            return False, notes[-1], False
+    return True, "; ".join(notes), False
+
+
+def _lossless(result: Mapping) -> Seen:
+    if reason := _no_text(result):
+        return None, reason, False
+    spec = result["spec"]
+    found = losslessness.compare(result["sessions"], spec["model"]["dtype"])
+    seen = f"{found['identical']} of {found['prompts']} outputs identical, {found['tie']} tie(s), {found['mismatch']} mismatch(es)"
+    if found["differences"]:
+        worst = max(found["differences"], key=lambda each: math.inf if each["margin"] is None else abs(each["margin"]))
+        margin = "of unknown margin" if worst["margin"] is None else f"with margin {worst['margin']:.3g}"
+        seen += f"; {worst['prompt']} differs at {worst['first_difference']} {margin}"
+    exact = spec["device"]["kind"] == "cpu" and spec["model"]["dtype"] == "float32"
+    return not found["mismatch"] and not (exact and found["tie"]), seen, bool(found["tie"])
+
+
+GATES: dict[str, Callable[[Mapping], Seen]] = {
+    "finite": _finite, "device": _device, "complete": _complete, "speculation": _speculation, "token_sources": _token_sources,
+    "same_prompts": _same_prompts, "no_cache": _no_cache, "not_degenerate": _not_degenerate, "lengths": _lengths,
+    "warmed_up": _warmed_up, "no_throttling": _no_throttling, "lossless": _lossless,
+}  # fmt: skip
+
+
+def _records(result: Mapping):
+    return ((session, record) for session in result["sessions"] for record in session["requests"])
+
+
+def _name(record: Mapping) -> str:
+    return f"{record['arm']}, concurrency {record['concurrency']}, {record['prompt']}, repeat {record['repeat']}"
+
+
+def _no_text(result: Mapping) -> str | None:
+    """Why a gate that speaks of text does not apply."""
+    models = [session["model"] for session in result["sessions"]]
+    if any(model["random"] for model in models):
+        return "random weights make no text"
+    return "acceptance is synthetic, so the output is no text" if any(model["synthetic_acceptance"] for model in models) else None
+
+
+def _ttft(record: Mapping) -> float | None:
+    return record["times"][0] - record["submit"] if record["times"] else None
+
+
+def _step(record: Mapping) -> float | None:
+    return (record["times"][-1] - record["times"][0]) / (len(record["times"]) - 1) if len(record["times"]) > 1 else None

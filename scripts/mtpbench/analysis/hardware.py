@@ -1,0 +1,134 @@
+"""How far the hardware is used: memory bandwidth, arithmetic, energy, clocks, and what a token costs.
+
+MBU and MFU are lower bounds of what the device does: attention's products, activations and the gathered rows of embedding
+tables are left out, and so is whatever an engine computes in vain.
+"""
+
+import csv
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mtpbench.analysis.records import Batch, busy, seconds
+
+PEAKS = Path(__file__).parents[3] / "config" / "gpu_peaks.csv"
+
+
+@functools.cache
+def datasheet(product: str) -> dict | None:
+    """The row of config/gpu_peaks.csv for the product that NVML names; None if there is none.
+
+    The longest fitting name wins, and a name fits only as whole words: an A10G is no A10, an L40S no L4.
+    """
+    with open(PEAKS, encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if re.search(re.escape(row["product_name_contains"]) + r"(?!\w)", product)]
+    return max(rows, key=lambda row: len(row["product_name_contains"]), default=None)
+
+
+def peaks(sessions: Sequence[Mapping], dtype: str) -> dict:
+    """Peaks that MBU and MFU are shares of, and which they are.
+
+    {"memory_gb_s", "tflops", "source", "measured_memory_gb_s", "measured_tflops"}. The datasheet's where it has the device,
+    for arithmetic only in a 16-bit type, else what a copy and a matrix product reached in the sessions.
+    """
+    measured = {
+        name: float(np.mean(found)) if (found := [each["peaks"][key] for each in sessions if each["peaks"].get(key)]) else None
+        for name, key in (("measured_memory_gb_s", "copy_gb_s"), ("measured_tflops", "matmul_tflops"))
+    }
+    row = datasheet(sessions[0]["device"]["name"])
+    bandwidth = float(row["memory_gb_s"]) if row else measured["measured_memory_gb_s"]
+    tflops = float(row["dense_bf16_tflops"]) if row and dtype != "float32" else measured["measured_tflops"]
+    source = "measured in the session"
+    if row:
+        source = f"datasheet {row['gpu']}" + (", float32 arithmetic measured in the session" if dtype == "float32" else "")
+    return {"memory_gb_s": bandwidth, "tflops": tflops, "source": source, **measured}
+
+
+def usage(batch: Batch, model: Mapping, peak: Mapping, drafted: int | None) -> dict:
+    """MBU and MFU of an arm at one load, as shares of the peak; None without a step or a peak.
+
+    A step of the engine moves the streamed weights once, the KV cache of each request in it, and the drafter's weights once
+    a draft. Emitted work is that of the ids that came out; executed work that of all positions verified and drafts made.
+    drafted: draft ids offered over these requests (0 without speculation, None if not known).
+    """
+    running = seconds(busy(batch.first, batch.last, batch.session))  # time in which any request was decoding
+    steps = int(batch.steps.sum())
+    if not running or not steps or drafted is None:
+        return {"mbu": None, "mfu_emitted": None, "mfu_executed": None}
+    together = float(batch.decode_s[batch.steps > 0].sum()) / running  # requests in a step, on average
+    engine_steps = steps / together
+    prompt = np.array([record["prompt_tokens"] for record in batch.records])
+    context = float(((prompt + batch.tokens / 2) * batch.steps).sum())  # ids in the cache, summed over requests and steps
+    moved = model["streamed_bytes"] * engine_steps + model["kv_bytes_per_token"] * context
+    moved += (model["drafter_streamed_bytes"] or 0) * drafted / together
+    emitted = model["flops_per_token"] * float(batch.decoded.sum())
+    executed = model["flops_per_token"] * (steps + drafted) + (model["drafter_flops_per_token"] or 0) * drafted
+    share = lambda amount, rate, unit: amount / running / (rate * unit) if rate else None  # noqa: E731
+    return {
+        "mbu": share(moved, peak["memory_gb_s"], 1e9),
+        "mfu_emitted": share(emitted, peak["tflops"], 1e12),
+        "mfu_executed": share(executed, peak["tflops"], 1e12),
+    }
+
+
+def energy_per_token(batch: Batch, sessions: Sequence[Mapping]) -> tuple[float | None, str | None]:
+    """Joules per output id while the arm had the device, prefill included, and the reason where there is no figure.
+
+    NVML's energy counter is read between its samples by linear interpolation.
+    """
+    joules = 0.0
+    for index, rows in busy(batch.submit, batch.last, batch.session):
+        columns, reason = telemetry(sessions[index])
+        if columns is None:
+            return None, reason
+        if np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
+            return None, "this GPU reports no total energy"
+        joules += float(np.diff(np.interp(rows, columns["t"], columns["energy_j"]), axis=1).sum())
+    tokens = int(batch.tokens.sum())
+    return (joules / tokens, None) if tokens else (None, "no output token")
+
+
+def telemetry(session: Mapping) -> tuple[dict[str, np.ndarray] | None, str | None]:
+    """The sampled columns (NaN where the GPU does not report one), or None and why there are none."""
+    found = session["telemetry"]
+    if not found.get("rows"):
+        return None, found.get("reason", "no sample was taken")
+    return dict(zip(found["fields"], np.array(found["rows"], dtype=float).T)), None
+
+
+def busy_samples(session: Mapping) -> tuple[dict[str, np.ndarray] | None, str | None]:
+    """The samples of `telemetry` taken while a request of either arm was running."""
+    columns, reason = telemetry(session)
+    if columns is None:
+        return None, reason
+    spans = np.array([(record["submit"], record["times"][-1]) for record in session["requests"] if record["times"]]).reshape(-1, 2)
+    rows = np.vstack([np.zeros((0, 2)), *(rows for _, rows in busy(*spans.T, np.zeros(len(spans), int)))])
+    inside = np.searchsorted(rows[:, 0], columns["t"], side="right") > np.searchsorted(rows[:, 1], columns["t"], side="left")
+    if not inside.any():
+        return None, "no sample fell into a request"
+    return {name: column[inside] for name, column in columns.items()}, None
+
+
+def conditions(sessions: Sequence[Mapping]) -> dict:
+    """Clock, heat and power while requests ran: {"sm_mhz", "temperature_c", "power_w": {"mean", "min", "max"} or None, "reason"}."""
+    parts = [busy_samples(session) for session in sessions]
+    reason = next((why for columns, why in parts if columns is None), None)
+    out: dict = {"reason": reason}
+    for name in ("sm_mhz", "temperature_c", "power_w"):
+        values = np.concatenate([columns[name] for columns, _ in parts]) if reason is None else np.zeros(0)
+        values = values[~np.isnan(values)]
+        out[name] = {kind: float(getattr(np, kind)(values)) for kind in ("mean", "min", "max")} if len(values) else None
+    return out
+
+
+def usd_per_million_tokens(tokens_per_s: float, usd_per_hour: float) -> float:
+    """List price of a million output tokens at a steady throughput, start-up out."""
+    return usd_per_hour / 3600 / tokens_per_s * 1e6
+
+
+def usd_per_million_tokens_all_in(container_s: float, tokens: int, usd_per_hour: float) -> float:
+    """List price of a million output tokens if all seconds of the container, start-up in, are paid for these tokens."""
+    return usd_per_hour / 3600 * container_s / tokens * 1e6

@@ -1,0 +1,47 @@
+"""Whether speculation changed the greedy output, and whether a tie can explain it."""
+
+from collections.abc import Mapping, Sequence
+
+# Largest gap of log-probabilities between the two best ids that rounding can close: two units in the last place of
+# logits around 16 to 32 for the half types, and far above the error of a float32 sum.
+TIE = {"float32": 0.01, "float16": 0.03, "bfloat16": 0.25}
+LISTED = 100  # differences kept in a summary
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Index of the first id that differs, the length of the shorter where that is the other's beginning, None if equal."""
+    for index, (a, b) in enumerate(zip(one, other)):
+        if a != b:
+            return index
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def outcome(margin: float | None, dtype: str) -> str:
+    """`tie` where rounding in `dtype` can have turned the choice, else `mismatch`, as is an unknown margin."""
+    return "tie" if margin is not None and abs(margin) <= TIE[dtype] else "mismatch"
+
+
+def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
+    """Outputs of the two arms by ids, over every prompt of every load point and session ("prompts" counts those).
+
+    A prompt differs if any of its repeats does; the earliest difference counts, and its margin is the one that the
+    session reports for that index. {"prompts", "identical", "tie", "mismatch", "differences": [the first 100]}
+    """
+    differences, prompts = [], 0
+    for session in sessions:
+        margins = {(each["prompt"], each["concurrency"], each["first_difference"]): each["margin"] for each in session["losslessness"]}
+        by_prompt: dict[tuple, list] = {}
+        arms: dict[str, dict] = {"control": {}, "test": {}}
+        for record in session["requests"]:
+            arms[record["arm"]][record["prompt"], record["concurrency"], record["repeat"]] = record["ids"]
+        for key in arms["control"].keys() & arms["test"].keys():
+            by_prompt.setdefault(key[:2], []).append(first_difference(arms["control"][key], arms["test"][key]))
+        prompts += len(by_prompt)
+        for (prompt, concurrency), found in sorted(by_prompt.items()):
+            index = min((each for each in found if each is not None), default=None)
+            if index is not None:
+                margin = margins.get((prompt, concurrency, index))
+                differences.append({"prompt": prompt, "session": session["index"], "concurrency": concurrency,
+                                    "first_difference": index, "margin": margin, "outcome": outcome(margin, dtype)})  # fmt: skip
+    count = {kind: sum(each["outcome"] == kind for each in differences) for kind in ("tie", "mismatch")}
+    return {"prompts": prompts, "identical": prompts - len(differences), **count, "differences": differences[:LISTED]}

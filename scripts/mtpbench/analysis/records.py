@@ -1,0 +1,80 @@
+"""The records of one arm at one load point, over all sessions, as arrays."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests of one arm at one concurrency. Arrays have one entry a request; times in seconds."""
+
+    records: list[Mapping]
+    session: np.ndarray
+    submit: np.ndarray
+    first: np.ndarray  # NaN without an output
+    last: np.ndarray
+    tokens: np.ndarray  # all output ids
+    decoded: np.ndarray  # those after the first output
+    steps: np.ndarray  # outputs after the first
+
+    @property
+    def decode_s(self) -> np.ndarray:
+        return self.last - self.first
+
+    def step_seconds(self) -> np.ndarray:
+        """Durations of all steps of all requests, in order."""
+        return _joined(np.diff(record["times"]) for record in self.records)
+
+    def step_ids(self) -> np.ndarray:
+        """Ids that each of those steps brought."""
+        return _joined(record["counts"][1:] for record in self.records).astype(int)
+
+
+def batch(sessions: Sequence[Mapping], arm: str, concurrency: int) -> Batch:
+    """The requests of `arm` at `concurrency`, in the order of sessions and records."""
+    chosen = [
+        (index, record)
+        for index, session in enumerate(sessions)
+        for record in session["requests"]
+        if record["arm"] == arm and record["concurrency"] == concurrency
+    ]
+    records = [record for _, record in chosen]
+    column = lambda value, kind=float: np.array([value(record) for record in records], dtype=kind)  # noqa: E731
+    return Batch(
+        records, np.array([index for index, _ in chosen], dtype=int),
+        submit=column(lambda record: record["submit"]),
+        first=column(lambda record: record["times"][0] if record["times"] else np.nan),
+        last=column(lambda record: record["times"][-1] if record["times"] else np.nan),
+        tokens=column(lambda record: sum(record["counts"]), int),
+        decoded=column(lambda record: sum(record["counts"][1:]), int),
+        steps=column(lambda record: max(len(record["counts"]) - 1, 0), int),
+    )  # fmt: skip
+
+
+def busy(start: np.ndarray, end: np.ndarray, session: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Per session the union of the intervals start to end: (session, array of disjoint [start, end] rows), NaN left out.
+
+    Requests of one wave overlap, and the waves of the other arm lie between them, so this is the time that the arm
+    really had the device.
+    """
+    found = []
+    for index in np.unique(session):
+        chosen = (session == index) & ~np.isnan(end)
+        order = np.argsort(start[chosen], kind="stable")
+        begin, finish = start[chosen][order], np.maximum.accumulate(end[chosen][order])
+        opens = np.r_[True, begin[1:] > finish[:-1]][: len(begin)]
+        closes = np.r_[opens[1:], True][: len(begin)]
+        found.append((int(index), np.column_stack([begin[opens], finish[closes]])))
+    return found
+
+
+def seconds(intervals: list[tuple[int, np.ndarray]]) -> float:
+    """Total length of what `busy` gives."""
+    return float(sum((rows[:, 1] - rows[:, 0]).sum() for _, rows in intervals))
+
+
+def _joined(parts: Iterable) -> np.ndarray:
+    arrays = [np.asarray(part, dtype=float) for part in parts]
+    return np.concatenate(arrays) if arrays else np.zeros(0)
