@@ -14,3 +14,13 @@ rule diff:
 rule rederive:
     shell:
         "{PYTHON:q} scripts/rederive.py"
+
+
+rule cost:
+    script:
+        "../scripts/cost.py"
+
+
+rule doctor:
+    script:
+        "../scripts/doctor.py"

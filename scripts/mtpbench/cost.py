@@ -1,0 +1,108 @@
+"""What the cells that are missing or stale would cost, before anything is spent. Needs no token and no network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtpbench import config as configuration
+from mtpbench import results, spec, weights
+from mtpbench.errors import UserError
+
+ARMS = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One cell: what it would take. minutes and usd are (least, most), None where nothing is known to tell them from."""
+
+    cell: str
+    state: str
+    sessions: int
+    minutes: tuple[float, float] | None
+    usd: tuple[float, float] | None
+    basis: str
+    warning: str = ""
+
+
+def costs(config: dict, root: Path = Path(".")) -> list[Cost]:
+    """The cells of the matrix that the next run would measure, in its order."""
+    found = []
+    for cell in configuration.cells(config):
+        try:
+            state = spec.state(cell, config, root)
+            if state != "fresh":
+                found.append(_cost(cell, state, config, root))
+        except UserError as error:
+            found.append(Cost(cell, "blocked", 0, None, None, "", str(error)))
+    return found
+
+
+def usd_per_hour(gpu: dict, modal: dict) -> float | None:
+    """List price of a running container: the GPU and the cores and memory reserved beside it. None where one is not known."""
+    if gpu["backend"] == "local":
+        return 0.0
+    priced = [(1, gpu.get("price")), (modal["cpu"], modal.get("price_core")), (modal["memory_gib"], modal.get("price_gib"))]
+    known = [(amount, price["usd_per_hour"]) for amount, price in priced if price and price["usd_per_hour"] is not None]
+    return sum(amount * price for amount, price in known) if len(known) == len(priced) else None
+
+
+def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
+    names = configuration.parts(cell, config)
+    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    protocol = spec.merged(config["protocol"], engine["protocol"], gpu["protocol"])
+    minutes, basis = _measured(cell, root) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
+    if minutes:
+        minutes = tuple(each * protocol["sessions"] for each in minutes)
+    price = usd_per_hour(gpu, config["modal"])
+    if price == 0:
+        usd = (0.0, 0.0)
+    else:
+        usd = tuple(each / 60 * price for each in minutes) if minutes and price is not None else None
+    return Cost(cell, state, protocol["sessions"], minutes, usd, basis, _warning(cell, gpu, minutes, protocol, config))
+
+
+def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
+    """Minutes a session as its last result took, else as the cells of the same GPU and engine did, and where from."""
+    kin = "_".join(cell.split("_")[:2])
+    for paths, basis in (
+        ([path for path in results.existing(root) if path.parent.name == cell], "its last result"),
+        ([path for path in results.existing(root) if path.parent.name.startswith(f"{kin}_")], f"results of {kin}"),
+    ):
+        seconds = [_seconds(session) for path in paths for session in _sessions(path)]
+        if seconds:
+            return (min(seconds) / 60, max(seconds) / 60), basis
+    return None
+
+
+def _sessions(path: Path) -> list[dict]:
+    try:
+        return results.read(path)["sessions"]
+    except UserError:  # a damaged file tells nothing; `snakemake audit` names it
+        return []
+
+
+def _seconds(session: dict) -> float:
+    return session.get("where", {}).get("container_s") or session["seconds"]["total"]
+
+
+def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tuple[tuple[float, float] | None, str]:
+    """Minutes a session by the configured rates: both arms, the fewest and the most rounds, warm-up included."""
+    if not estimate or implementation not in estimate:
+        return None, "no estimate configured"
+    seconds_a_wave = protocol["output_tokens"] / estimate[implementation]
+
+    def minutes(rounds: int) -> float:
+        waves = sum(protocol["warmup"] + rounds * -(-protocol["prompts"] // load) for load in protocol["concurrency"])
+        return estimate["start_minutes"] + ARMS * waves * seconds_a_wave / 60
+
+    return (minutes(protocol["rounds"]["min"]), minutes(protocol["rounds"]["max"])), "the configured estimate"
+
+
+def _warning(cell: str, gpu: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:
+    try:
+        weights.check_memory(cell, {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"))
+    except UserError as error:
+        return str(error)
+    limit = config["modal"]["run_s"] / 60
+    if gpu["backend"] == "modal" and minutes and minutes[1] / protocol["sessions"] > limit:
+        return f"a session may take longer than modal.run_s ({limit:.0f} minutes) and be ended: raise it or measure less"
+    return ""

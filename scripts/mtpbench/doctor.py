@@ -1,0 +1,175 @@
+"""What stands between this checkout and a result: each check is ok or names the command that repairs it.
+
+Nothing is changed, and nothing fails for want of a token or a network: what cannot be asked is said to be unknown.
+"""
+
+import concurrent.futures
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtpbench import config as configuration
+from mtpbench import environment, weights
+from mtpbench.errors import UserError
+from mtpbench.measuring.device import cpu_name
+
+ENVIRONMENTS = Path(".envs")
+FREE_GB = 15.0  # the CPU environments take about 5 GB, their download as much again for a while
+NETWORK_S = 20.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the answer. state: "ok", "repair" (then `say` ends in the remedy), "unknown" or "later" (made when needed)."""
+
+    what: str
+    state: str
+    say: str
+
+
+def checks(config: dict, root: Path = Path(".")) -> list[Check]:
+    """Everything that the cells of the matrix need, and Modal in any case."""
+    cells = configuration.cells(config)
+    gpus = {name: config["gpus"][name] for name in dict.fromkeys(cell.split("_")[0] for cell in cells)}
+    found = [_disk(root), *_devices(gpus), *_environments(cells, config, root), *_models(gpus, config, root)]
+    return found + _modal(config, [gpu for gpu in gpus.values() if gpu["backend"] == "modal"])
+
+
+def _disk(root: Path) -> Check:
+    free = shutil.disk_usage(root).free / 1e9
+    if free < FREE_GB:
+        return Check("disk", "repair", f"{free:.1f} GB free, {FREE_GB:.0f} needed for the environments: make room, or delete .envs")
+    return Check("disk", "ok", f"{free:.0f} GB free")
+
+
+def _devices(gpus: dict) -> list[Check]:
+    found = []
+    for name, gpu in gpus.items():
+        if gpu["backend"] == "modal":
+            continue
+        if gpu["device"] == "cpu":
+            found.append(Check(f"device {name}", "ok", cpu_name()))
+            continue
+        seen = _nvidia()
+        if gpu["name"] in seen:
+            found.append(Check(f"device {name}", "ok", gpu["name"]))
+        else:
+            remedy = f"run on such a machine, or set gpus.{name}.name in config/config.yaml"
+            found.append(Check(f"device {name}", "repair", f"'{gpu['name']}' is not here ({', '.join(seen) or 'no GPU'}): {remedy}"))
+    return found
+
+
+def _nvidia() -> list[str]:
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+
+
+def _environments(cells: list[str], config: dict, root: Path) -> list[Check]:
+    """The engines' locks, and on this machine the environments made from them."""
+    found = {}
+    for cell in cells:
+        names = configuration.parts(cell, config)
+        gpu, engine = config["gpus"][names["gpu"]], names["engine"]
+        files = config["engines"][engine]["requirements"].get(gpu["device"])
+        what = f"environment {engine} ({gpu['device']})"
+        absent = [file for file in files or [] if not (root / file).is_file()]
+        if files is None:
+            found[what] = Check(what, "repair", f"add engines.{engine}.requirements.{gpu['device']} to config/config.yaml")
+        elif absent:
+            found[what] = Check(what, "repair", f"{absent[0]} is missing: `git checkout -- {absent[0]}`, or correct config/config.yaml")
+        elif gpu["backend"] == "modal":
+            found[what] = Check(what, "later", "the image is built by the first cell and kept by Modal")
+        elif "python" in gpu:
+            usable = Path(gpu["python"]).is_file()
+            remedy = f"{gpu['python']} is missing: correct gpus.{names['gpu']}.python"
+            found[what] = Check(what, "ok" if usable else "repair", gpu["python"] if usable else remedy)
+        else:
+            folder = environment.folder(engine, [root / file for file in files], root / ENVIRONMENTS)
+            built = (folder / environment.MARKER).is_file()
+            found[what] = Check(what, "ok", str(folder)) if built else Check(what, "later", "built by the first cell, in minutes")
+    return list(found.values())
+
+
+def _models(gpus: dict, config: dict, root: Path) -> list[Check]:
+    found = {}
+    for gpu in gpus.values():
+        model, what = config["models"][gpu["model"]], f"weights {gpu['model']} ({gpu['backend']})"
+        try:
+            weights.check_memory(what, {"name": gpu["model"], **model}, gpu.get("memory_gb"))
+            parts = weights.hub_parts(model)
+            record = root / weights.RECORDS / gpu["backend"] / f"{gpu['model']}.json"
+            if parts and gpu["backend"] == "local":
+                for entry in parts.values():
+                    weights.local_folder(**entry)
+            if parts and not record.is_file():
+                found[what] = Check(what, "later", f"fetched before the first cell, or now: `snakemake -c1 {record}`")
+                continue
+            absent = [model[part]["path"] for part in weights.PARTS if "path" in model[part] and not (root / model[part]["path"]).is_dir()]
+            if absent:
+                raise UserError(f"{absent[0]} is missing: `git checkout -- {absent[0]}`")
+            found[what] = Check(what, "ok", "in place" if gpu["backend"] == "local" else "in the volume, by the list of the last download")
+        except UserError as error:
+            found[what] = Check(what, "repair", str(error))
+    return list(found.values())
+
+
+def _modal(config: dict, used: list[dict]) -> list[Check]:
+    from modal.config import config as client  # reads ~/.modal.toml and the environment, nothing else
+
+    settings = config["modal"]
+    needed = "repair" if used else "later"
+    if not (client.get("token_id") and client.get("token_secret")):
+        say = "none: `modal token new`" + ("" if used else " once a GPU of Modal is in the matrix")
+        unknown = [Check(f"Modal {what}", "unknown", "cannot be asked without a token") for what in ("secret", "volume")]
+        return [Check("Modal token", needed, say), *unknown]
+    found = [Check("Modal token", *_asked(_workspace, settings))]
+    if settings["secret"]:
+        found.append(Check(f"Modal secret {settings['secret']}", *_asked(_secret, settings)))
+    return [*found, Check(f"Modal volume {settings['volume']}", *_asked(_volume, settings))]
+
+
+def _asked(question, settings: dict) -> tuple[str, str]:
+    """The answer of the service, or why there is none; a question that hangs is left behind."""
+    from mtpbench.backends import InfrastructureError
+    from mtpbench.backends.explained import explained
+
+    def ask() -> str:
+        with explained(settings):
+            return question(settings)
+
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        return "ok", pool.submit(ask).result(NETWORK_S)
+    except InfrastructureError as error:
+        return "unknown", str(error)
+    except concurrent.futures.TimeoutError:
+        return "unknown", f"no answer from Modal in {NETWORK_S:.0f} s: check the network"
+    except UserError as error:
+        return "repair", str(error)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _workspace(settings: dict) -> str:
+    import modal
+
+    modal.Client.from_env().hello()
+    return "accepted"
+
+
+def _secret(settings: dict) -> str:
+    import modal
+
+    modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"]).hydrate()
+    return "holds HF_TOKEN"
+
+
+def _volume(settings: dict) -> str:
+    import modal
+
+    entries = modal.Volume.from_name(settings["volume"]).listdir("/")
+    return f"{len(entries)} entries at its top"
