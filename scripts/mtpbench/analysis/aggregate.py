@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mtpbench.analysis import acceptance, effect, gates, hardware, losslessness
+from mtpbench.analysis import acceptance, costmodel, effect, gates, hardware, losslessness
 from mtpbench.analysis.records import Batch, batch, busy, seconds
 
 ARMS = ("control", "test")
@@ -48,7 +48,7 @@ def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Ma
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
     ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
     equal = [effect.log_ratios(_equal_lengths(session["requests"]), concurrency, _e2e) for session in sessions]
-    return {
+    load = {
         "concurrency": concurrency,
         "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak) for arm in ARMS},
         "speedup": effect.speedup(*ratios),
@@ -56,6 +56,7 @@ def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Ma
         "prompts": _prompts(spec, sessions, batches, ratios, gamma),
         "acceptance_by_category": _by_category(sessions, batches["test"], gamma) if gamma else None,
     }
+    return load | {"cost_model": costmodel.beside(load, batches["test"])}
 
 
 def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, gamma: int | None, peak: Mapping) -> dict:

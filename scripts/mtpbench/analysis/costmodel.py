@@ -31,18 +31,21 @@ def predict(length: float, base_step: float, test_step: float) -> float:
     return length * base_step / test_step
 
 
-def beside(load: Mapping, length: float | None = None) -> dict | None:
-    """Prediction beside observation for one load point of a summary; None where it has no acceptance or no speed-up.
+def beside(load: Mapping, test: Batch) -> dict | None:
+    """The model beside what was observed at one load point of a summary; None without acceptance or a speed-up.
 
-    length: an acceptance length measured elsewhere; by default the cell's own, which checks the model alone.
-    {"break_even", "predicted", "observed", "error"}: error is predicted / observed - 1.
+    {"break_even", "predicted", "observed", "error", "step_dependence"}: predicted from the load's own acceptance and step
+    times, so the error (predicted / observed - 1) is that of the model; step_dependence says whether its premise holds.
     """
-    control, test = load["arms"]["control"], load["arms"]["test"]
-    if test["acceptance"] is None or load["speedup"] is None or control["step_ms"] is None or test["step_ms"] is None:
+    arms = load["arms"]
+    if arms["test"]["acceptance"] is None or load["speedup"] is None:
         return None
-    steps = control["step_ms"]["mean"], test["step_ms"]["mean"]
-    predicted, observed = predict(test["acceptance"]["length"] if length is None else length, *steps), load["speedup"]["ratio"]
-    return {"break_even": break_even(*steps), "predicted": predicted, "observed": observed, "error": predicted / observed - 1}
+    steps = arms["control"]["step_ms"]["mean"], arms["test"]["step_ms"]["mean"]
+    predicted, observed = predict(arms["test"]["acceptance"]["length"], *steps), load["speedup"]["ratio"]
+    return {
+        "break_even": break_even(*steps), "predicted": predicted, "observed": observed,
+        "error": predicted / observed - 1, "step_dependence": step_dependence(test),
+    }  # fmt: skip
 
 
 def step_dependence(test: Batch) -> dict | None:

@@ -49,8 +49,8 @@ def degenerate(ids: Sequence[int]) -> bool:
     if len(array) < SHORTEST_JUDGED:
         return False
     for period in range(1, LONGEST_CYCLE + 1):
-        breaks = np.flatnonzero(array[period:] != array[:-period])
-        same = int(np.diff(np.r_[-1, breaks, len(array) - period]).max()) - 1  # longest run of ids equal to one a period before
+        breaks = (array[period:] != array[:-period]).nonzero()[0]
+        same = int(np.diff(breaks, prepend=-1, append=len(array) - period).max()) - 1  # longest run equal to a period before
         if same >= 2 * period and same + period > len(array) / 2:
             return True
     return False
@@ -148,7 +148,8 @@ def _no_cache(result: Mapping) -> Seen:
 def _not_degenerate(result: Mapping) -> Seen:
     if reason := _no_text(result):
         return None, reason, False
-    looping = {record["prompt"] for _, record in _records(result) if degenerate(record["ids"])}
+    outputs = {(record["prompt"], tuple(record["ids"])) for _, record in _records(result)}
+    looping = {prompt for prompt, ids in outputs if degenerate(ids)}
     prompts = len(result["spec"]["prompts"])
     seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(sorted(looping)[:5])}" if looping else "")
     return len(looping) <= DEGENERATE_SHARE * prompts, seen, bool(looping)

@@ -1,4 +1,4 @@
-"""How far the hardware is used: memory bandwidth, arithmetic, energy, clocks, and what a token costs.
+"""How far the hardware is used: memory bandwidth, arithmetic, energy and clocks.
 
 MBU and MFU are lower bounds of what the device does: attention's products, activations and the gathered rows of embedding
 tables are left out, and so is whatever an engine computes in vain.
@@ -122,13 +122,3 @@ def conditions(sessions: Sequence[Mapping]) -> dict:
         values = values[~np.isnan(values)]
         out[name] = {kind: float(getattr(np, kind)(values)) for kind in ("mean", "min", "max")} if len(values) else None
     return out
-
-
-def usd_per_million_tokens(tokens_per_s: float, usd_per_hour: float) -> float:
-    """List price of a million output tokens at a steady throughput, start-up out."""
-    return usd_per_hour / 3600 / tokens_per_s * 1e6
-
-
-def usd_per_million_tokens_all_in(container_s: float, tokens: int, usd_per_hour: float) -> float:
-    """List price of a million output tokens if all seconds of the container, start-up in, are paid for these tokens."""
-    return usd_per_hour / 3600 * container_s / tokens * 1e6
