@@ -25,10 +25,9 @@ def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
     weights = {"target": _weights(model["target"], root, f"models.{gpu['model']}.target")}
     if mode["method"] == "mtp":
         weights["drafter"] = _weights(model["drafter"], root, f"models.{gpu['model']}.drafter")
-    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"])
     return {
         "measurement_version": ledger.measurement_version(),
-        "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else cpu_name()},
+        "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
         "engine": {
             "implementation": engine["implementation"],
             "requirements": {Path(file).name: _requirements(root / file) for file in _requirement_files(names, config)},
@@ -36,8 +35,8 @@ def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
         },
         "model": {**weights, "dtype": model["dtype"]},
         "mode": mode,
-        "prompts": {prompt["id"]: results.digest(prompt) for prompt in prompts_of(cell, config, root)},
-        "protocol": {key: value for key, value in protocol.items() if key != "prompts"},
+        "prompts": {prompt["id"]: digest for prompt, digest in _prompts(names, config, root)},
+        "protocol": {key: value for key, value in _protocol(names, config).items() if key != "prompts"},
     }
 
 
@@ -128,10 +127,16 @@ def merged(*layers: dict) -> dict:
 
 def prompts_of(cell: str, config: dict, root: Path = Path(".")) -> list[dict]:
     """The prompts of a cell: the first `protocol.prompts` of its set. Raises UserError naming file and line."""
-    names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
-    wanted = merged(config["protocol"], engine["protocol"], gpu["protocol"])["prompts"]
-    file = root / config["prompts"][names["prompts"]]
+    return [prompt for prompt, _ in _prompts(configuration.parts(cell, config), config, root)]
+
+
+def _protocol(names: dict, config: dict) -> dict:
+    return merged(config["protocol"], config["engines"][names["engine"]]["protocol"], config["gpus"][names["gpu"]]["protocol"])
+
+
+def _prompts(names: dict, config: dict, root: Path) -> list[tuple[dict, str]]:
+    """The prompts of a cell, each with its digest."""
+    file, wanted = root / config["prompts"][names["prompts"]], _protocol(names, config)["prompts"]
     found = _read_prompts(_stamp(file, f"prompts.{names['prompts']}"))
     if len(found) < wanted:
         raise UserError(f"{file}: holds {len(found)} prompts and protocol.prompts asks for {wanted}; add some or ask for fewer")
@@ -170,7 +175,12 @@ def _requirements(path: Path) -> str:
     return _requirements_digest(_stamp(path, "engines"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
+def _cpu() -> str:
+    return cpu_name()
+
+
+@functools.cache
 def _requirements_digest(stamp) -> str:
     """SHA-256 of the pins alone: a comment in a lock file moves no number."""
     lines = [line.split(" #")[0].strip() for line in stamp[0].read_text().splitlines()]
@@ -197,7 +207,7 @@ def _weights(entry: dict, root: Path, where: str) -> dict:
     return {"shape": Path(entry["shape"]).stem, "seed": entry["seed"], "sha256": _folder_digest((shape,))}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _folder_digest(stamps) -> str:
     total = hashlib.sha256()
     for path, _, _ in stamps:
@@ -206,8 +216,8 @@ def _folder_digest(stamps) -> str:
     return total.hexdigest()
 
 
-@functools.lru_cache(maxsize=None)
-def _read_prompts(stamp) -> list[dict]:
+@functools.cache
+def _read_prompts(stamp) -> list[tuple[dict, str]]:
     path, found = stamp[0], []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
@@ -218,7 +228,7 @@ def _read_prompts(stamp) -> list[dict]:
     twice = next((name for name in identifiers if identifiers.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"{path}: the id '{twice}' stands twice; ids must be unique in a set")
-    return found
+    return [(prompt, results.digest(prompt)) for prompt in found]
 
 
 def _prompt(line: str, place: str) -> dict:
