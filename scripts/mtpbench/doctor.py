@@ -3,9 +3,11 @@
 Nothing is changed, and nothing fails for want of a token or a network: what cannot be asked is said to be unknown.
 """
 
-import concurrent.futures
+import json
+import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,55 +123,28 @@ def _modal(config: dict, used: list[dict]) -> list[Check]:
     from modal.config import config as client  # reads ~/.modal.toml and the environment, nothing else
 
     settings = config["modal"]
-    needed = "repair" if used else "later"
-    if not (client.get("token_id") and client.get("token_secret")):
-        say = "none: `modal token new`" + ("" if used else " once a GPU of Modal is in the matrix")
-        unknown = [Check(f"Modal {what}", "unknown", "cannot be asked without a token") for what in ("secret", "volume")]
-        return [Check("Modal token", needed, say), *unknown]
-    found = [Check("Modal token", *_asked(_workspace, settings))]
-    if settings["secret"]:
-        found.append(Check(f"Modal secret {settings['secret']}", *_asked(_secret, settings)))
-    return [*found, Check(f"Modal volume {settings['volume']}", *_asked(_volume, settings))]
+    named = ["token", f"volume {settings['volume']}", *([f"secret {settings['secret']}"] if settings["secret"] else [])]
+    if client.get("token_id") and client.get("token_secret"):
+        answers = _asked(settings)
+    elif used:
+        answers = {"token": ("repair", "none here: `modal token new`")}
+    else:
+        answers = {"token": ("later", "none here; `modal token new` before a GPU of Modal is put into the matrix")}
+    return [Check(f"Modal {what}", *answers.get(what, ("unknown", "Modal could not be asked"))) for what in named]
 
 
-def _asked(question, settings: dict) -> tuple[str, str]:
-    """The answer of the service, or why there is none; a question that hangs is left behind."""
-    from mtpbench.backends import InfrastructureError
-    from mtpbench.backends.explained import explained
-
-    def ask() -> str:
-        with explained(settings):
-            return question(settings)
-
-    pool = concurrent.futures.ThreadPoolExecutor(1)
-    try:
-        return "ok", pool.submit(ask).result(NETWORK_S)
-    except InfrastructureError as error:
-        return "unknown", str(error)
-    except concurrent.futures.TimeoutError:
-        return "unknown", f"no answer from Modal in {NETWORK_S:.0f} s: check the network"
-    except UserError as error:
-        return "repair", str(error)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _workspace(settings: dict) -> str:
-    import modal
-
-    modal.Client.from_env().hello()
-    return "accepted"
-
-
-def _secret(settings: dict) -> str:
-    import modal
-
-    modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"]).hydrate()
-    return "holds HF_TOKEN"
-
-
-def _volume(settings: dict) -> str:
-    import modal
-
-    entries = modal.Volume.from_name(settings["volume"]).listdir("/")
-    return f"{len(entries)} entries at its top"
+def _asked(settings: dict) -> dict[str, tuple[str, str]]:
+    """What Modal answered within NETWORK_S; the rest is not in it."""
+    command = [sys.executable, "-m", "mtpbench.backends.questions", json.dumps(settings)]
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path}
+    ) as child:
+        try:
+            out, _ = child.communicate(timeout=NETWORK_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, _ = child.communicate()
+    if not out:
+        return {"token": ("unknown", f"no answer from Modal in {NETWORK_S:.0f} s: check the network")}
+    return {what: (state, say) for what, state, say in map(json.loads, out.splitlines())}
