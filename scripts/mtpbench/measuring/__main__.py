@@ -1,0 +1,26 @@
+"""The measuring program: one request on stdin, one reply on stdout, all else (progress, engine chatter) on stderr."""
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    # File descriptor 1 becomes a second stderr before any engine is imported, so that nothing, be it C code or a
+    # process that the engine starts, can write into the reply; 0 is closed to them likewise.
+    reply_to = os.dup(1)
+    os.dup2(2, 1)
+    request_json = sys.stdin.buffer.read()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    from mtpbench.measuring.session import answer
+
+    reply = json.dumps(answer(request_json), allow_nan=False, ensure_ascii=False)
+    with os.fdopen(reply_to, "w", encoding="utf-8") as stream:
+        stream.write(reply)
+    sys.stderr.flush()
+    os._exit(0)  # the engines are closed; what their libraries do at exit takes seconds and can crash
+
+
+if __name__ == "__main__":
+    main()
