@@ -5,6 +5,7 @@ metrics/weights/{backend}/{model}.json, which is git-ignored: it says that the f
 which is true of one machine or one workspace and not of a clone. What a result was measured with is in its spec.
 """
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -44,9 +45,10 @@ def records(config: dict, cells: list[str]) -> list[Path]:
 def fetch(parts: dict, mount: str | None = None) -> dict:
     """Download the parts at their revisions and list them: {part: {"repo", "revision", "files": [{"name", "bytes", "sha256"}]}}.
 
-    Into the Hugging Face cache, or into folders under `mount`. Complete files are not downloaded again. Raises UserError.
+    Into folders under `mount`, checked against the hub's own sizes and hashes, or into the Hugging Face cache, which need
+    not be reached from a machine that has them already. Complete files are not downloaded again. Raises UserError.
     """
-    return {part: {**entry, "files": listing(_snapshot(entry, mount))} for part, entry in parts.items()}
+    return {part: {**entry, "files": _fetched(entry, mount)} for part, entry in parts.items()}
 
 
 def fetch_on_modal(parts: dict, settings: dict, say) -> dict:
@@ -129,28 +131,38 @@ def check_memory(where: str, model: dict, memory_gb: float | None) -> None:
         )
 
 
-def _snapshot(entry: dict, mount: str | None) -> Path:
-    from huggingface_hub import errors, snapshot_download
+def _fetched(entry: dict, mount: str | None) -> list[dict]:
+    import httpx2
+    from huggingface_hub import HfApi, errors, snapshot_download
 
     repo, revision = entry["repo"], entry["revision"]
     place = f"{repo}@{revision}"
     folder = f"{mount}/{repo}/{revision}" if mount else None
     try:
-        return Path(snapshot_download(repo, revision=revision, local_dir=folder))
+        wanted = HfApi().model_info(repo, revision=revision, files_metadata=True).siblings
+        found = listing(Path(snapshot_download(repo, revision=revision, local_dir=folder)))
     except errors.GatedRepoError:
         raise UserError(f"{place}: accept its licence at https://huggingface.co/{repo}, then {_TOKEN}") from None
     except errors.RevisionNotFoundError:
         raise UserError(f"{place}: no such revision; see https://huggingface.co/{repo}/commits/main") from None
     except errors.RepositoryNotFoundError:
         raise UserError(f"{place}: no such repository, or a private one; correct the name, or {_TOKEN}") from None
-    except errors.OfflineModeIsEnabled:
-        raise UserError(f"{place}: HF_HUB_OFFLINE is set, so nothing can be downloaded; unset it") from None
-    except errors.LocalEntryNotFoundError:
-        raise UserError(f"{place}: huggingface.co cannot be reached; run again when it can, finished files are kept") from None
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.TransportError) as error:
+        with contextlib.suppress(UserError):
+            if not mount:
+                return listing(local_folder(repo, revision))
+        why = "HF_HUB_OFFLINE is set" if isinstance(error, errors.OfflineModeIsEnabled) else "huggingface.co cannot be reached"
+        raise UserError(f"{place}: {why}; run again when it can be reached, finished files are kept") from None
     except errors.HfHubHTTPError as error:
         raise UserError(f"{place}: {str(error).splitlines()[0]}; run again, finished files are kept") from None
     except OSError as error:
         raise UserError(f"{place}: {error.strerror or error}; finished files are kept") from None
+    here = {file["name"]: file for file in found}
+    for file in wanted:
+        seen = here.get(file.rfilename, {"bytes": None, "sha256": None})
+        if seen["bytes"] != file.size or (file.lfs and seen["sha256"] != file.lfs.sha256):
+            raise UserError(f"{place}: {file.rfilename} came incomplete or damaged; delete it and run again")
+    return found
 
 
 _TOKEN = "give a token that may read it: `hf auth login` here, the secret of `modal.secret` on Modal (docs/modal.md)"
