@@ -3,7 +3,9 @@
 Needs numpy and scipy only: the measuring program imports it for its stopping rule.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from scipy import stats
@@ -47,15 +49,14 @@ def speedup(*sessions: Mapping[str, Sequence[float]]) -> dict | None:
     prompts = sorted(set.intersection(*(set(session) for session in sessions)))
     if not prompts:
         return None
-    table = np.array([[np.mean(session[prompt]) for prompt in prompts] for session in sessions])
+    table = np.array([[fmean(session[prompt]) for prompt in prompts] for session in sessions])
     mean, per_prompt = table.mean(), table.mean(axis=0)
     half = _half_width(table) if len(prompts) > 1 else None
-    better, worse = int((per_prompt > 0).sum()), int((per_prompt < 0).sum())
     bounds = (None, None, None) if half is None else tuple(map(float, (*np.exp([mean - half, mean + half]), np.expm1(half))))
     return {
         "ratio": float(np.exp(mean)), "low": bounds[0], "high": bounds[1], "half_width": bounds[2],
         "prompts": len(prompts), "sessions": len(sessions),
-        "sign_test_p": float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0,
+        "sign_test_p": _sign_test(int((per_prompt > 0).sum()), int((per_prompt < 0).sum())),
     }
 
 
@@ -63,14 +64,24 @@ def _half_width(table: np.ndarray) -> float:
     """Half of the 95 % interval of the mean of a table (sessions, prompts), in its unit."""
     sessions, prompts = table.shape
     of_prompts = table.mean(axis=0).var(ddof=1) / prompts
-    t_prompts = stats.t.ppf((1 + LEVEL) / 2, prompts - 1)
     if sessions == 1:
-        return t_prompts * np.sqrt(of_prompts)
+        return _quantile(prompts - 1) * np.sqrt(of_prompts)
     residual = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
     of_residual = (residual**2).sum() / ((sessions - 1) * (prompts - 1)) / table.size
     of_sessions = table.mean(axis=1).var(ddof=1) / sessions
-    t_sessions = stats.t.ppf((1 + LEVEL) / 2, sessions - 1)
-    return np.sqrt(t_sessions**2 * of_sessions + t_prompts**2 * max(of_prompts - of_residual, 0.0))
+    added = max(of_prompts - of_residual, 0.0)
+    return np.sqrt(_quantile(sessions - 1) ** 2 * of_sessions + _quantile(prompts - 1) ** 2 * added)
+
+
+@functools.cache
+def _quantile(freedom: int) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+
+
+@functools.cache
+def _sign_test(better: int, worse: int) -> float:
+    """Two-sided p of so many prompts on either side of 1; those at 1 are left out."""
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def noise_floor(null: Mapping | None) -> float | None:

@@ -1,0 +1,79 @@
+"""Does everything that is shown follow from the raw records? The whole chain, checked link by link."""
+
+import io
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from mtpbench import results
+from mtpbench.analysis.aggregate import recompute
+from mtpbench.errors import UserError
+from mtpbench.report import cells, figures
+
+TOLERANCE = 1e-9  # relative: numpy's exp and log may differ in the last bits from one processor to another
+OF_THE_PLAN = ["in_matrix", "marks"]  # columns of cells.csv that speak of the configuration, not of a result
+
+
+def audit(root: Path) -> dict[str, int]:
+    """Check every result, the table of cells and every figure under `root`; how many of each: {"results", "rows", "figures"}.
+
+    Raises UserError naming the first thing that does not follow from the records, and where it stands.
+    """
+    paths = results.existing(root)
+    for path in paths:
+        check_result(path)
+    return {"results": len(paths), "rows": check_cells(root), "figures": figures.check(root)}
+
+
+def check_result(path: Path) -> None:
+    """Check a result's checksum, its place, its fingerprint, and that its summary follows from its records."""
+    result = results.read(path)
+    if result["cell"] != path.parent.name:
+        raise UserError(f"{path}: holds cell {result['cell']}")
+    if result["fingerprint"] != results.digest(result["spec"]):
+        raise UserError(f"{path}: /fingerprint is not that of its spec")
+    try:
+        expected = recompute(result)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise UserError(f"{path}: its records are not in the format of docs/architecture.md ({error!r})") from None
+    found = difference(result["summary"], expected, "/summary")
+    if found:
+        raise UserError(f"{path}: {found}; the records changed, or `snakemake rederive` is due")
+
+
+def difference(recorded, expected, pointer: str = "") -> str | None:
+    """The first place (a JSON pointer) where two JSON values differ by more than rounding, and how; None if none does."""
+    if isinstance(recorded, dict) and isinstance(expected, dict) and recorded.keys() == expected.keys():
+        inner = ((f"{pointer}/{key}", recorded[key], expected[key]) for key in recorded)
+    elif isinstance(recorded, list) and isinstance(expected, list) and len(recorded) == len(expected):
+        inner = ((f"{pointer}/{index}", *pair) for index, pair in enumerate(zip(recorded, expected)))
+    else:
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (recorded, expected))
+        same = math.isclose(recorded, expected, rel_tol=TOLERANCE) if numbers else (type(recorded), recorded) == (type(expected), expected)
+        return None if same else f"{pointer} is {_short(recorded)} where the records give {_short(expected)}"
+    return next((found for where, *pair in inner if (found := difference(*pair, where))), None)
+
+
+def check_cells(root: Path) -> int:
+    """Check metrics/cells.csv, where there is one, against the results; how many rows it has."""
+    path = root / "metrics/cells.csv"
+    if not path.exists():
+        return 0
+    keys = ["cell", "concurrency", "arm"]
+    shown = pd.read_csv(path)
+    fresh = pd.read_csv(io.StringIO(cells.frame(cells.load(root)).to_csv(index=False))).set_index(keys)
+    for number, row in enumerate(shown.to_dict("records"), start=2):
+        key = tuple(row[name] for name in keys)
+        if key not in fresh.index:
+            raise UserError(f"{path}:{number}: no result has {', '.join(map(str, key))}")
+        expected = fresh.loc[key].to_dict()
+        for column in row.keys() - keys - OF_THE_PLAN:
+            if not (pd.isna(row[column]) and pd.isna(expected.get(column))) and (found := difference(row[column], expected.get(column))):
+                raise UserError(f"{path}:{number}, column {column}{found}")
+    return len(shown)
+
+
+def _short(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
