@@ -28,6 +28,7 @@ def costs(config: dict, root: Path = Path(".")) -> list[Cost]:
     found = []
     for cell in configuration.cells(config):
         try:
+            spec.resolve(cell, config, root)  # raises what would stop the plan
             state = spec.state(cell, config, root)
             if state != "fresh":
                 found.append(_cost(cell, state, config, root))

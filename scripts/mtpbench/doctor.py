@@ -91,7 +91,7 @@ def _environments(cells: list[str], config: dict, root: Path) -> list[Check]:
             found[what] = Check(what, "ok" if usable else "repair", gpu["python"] if usable else remedy)
         else:
             folder = environment.folder(engine, [root / file for file in files], root / ENVIRONMENTS)
-            built = (folder / environment.MARKER).is_file()
+            built = (folder / environment.COMPLETE).is_file()
             found[what] = Check(what, "ok", str(folder)) if built else Check(what, "later", "built by the first cell, in minutes")
     return list(found.values())
 
