@@ -106,6 +106,7 @@ class Session:
             "started_at": self.started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
             "device": facts,
             "software": self._software(),
+            "categories": {prompt["id"]: prompt["category"] for prompt in self.request["prompts"]},
             "settings": self.settings,
             "model": self._model(),
             "arms": self.arms,
