@@ -1,193 +1,226 @@
 """Builds the virtual environment of an engine from its locked requirement files.
 
-An environment lives in a folder named by the content of those files, is never changed once it is
-complete, and can be deleted at any time: the next run builds it again.
+An environment lives in a folder named by the content of those files, is never changed once it is complete, and can be
+deleted at any time: the next run builds it again.
 """
 
+import fcntl
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from packaging.requirements import InvalidRequirement, Requirement
 
 from mtpbench.errors import UserError
 
-MARKER = "complete"
+Say = Callable[[str], object]
+
+COMPLETE = "complete"  # written last: without it the folder is the rest of a build that did not finish
 LOG = "install.log"
 SAY_EVERY_S = 10.0
+POLL_S = 0.25
 # Settings of the caller's Python or pip that would send packages elsewhere than into the environment.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+# Once the venv exists, byte code is written even where PYTHONDONTWRITEBYTECODE is set: nothing is compiled at install
+# time, and without the cache every start of vLLM takes 20 s in place of 10.
+BYTECODE = ("write_bytecode.pth", "import sys; sys.dont_write_bytecode = False\n")
 REMEDIES = (
-    (r"No space left on device|Errno 28|Disk quota", "free some disk space, then run again"),
-    (r"Permission denied|Errno 13|Read-only file system", "make that folder writable, then run again"),
-    (r"requires a different Python|Ignored the following versions that require", "use Python 3.11, 3.12 or 3.13"),
+    (r"No space left on device|Errno 28\b|Disk quota", "free some disk space, then run again"),
+    (r"Permission denied|Errno (?:13|30)\b|Read-only file system", "make that folder writable, then run again"),
+    (r"does not match the hash|HASHES|hashes are required", "restore that file from git, then run again"),
+    (r"requires a different Python|Requires-Python", "use Python 3.11, 3.12 or 3.13"),
     (
-        r"NewConnectionError|NameResolutionError|name resolution|ConnectTimeout|Read timed out|ReadTimeout"
+        r"NewConnectionError|NameResolutionError|[Nn]ame resolution|ConnectTimeout|[Rr]ead timed out|ReadTimeout"
         r"|Network is unreachable|ConnectionError|ProxyError|SSLError|Connection (refused|reset|broken|aborted)",
         "check the connection to the package index, then run again",
     ),
+    (r"No matching distribution", "that version does not exist for this Python and machine"),
 )
 
 
 class EnvironmentFailed(UserError):
-    """An environment could not be built; the message is one line and says what to do."""
+    """An environment could not be built; the message is one line and ends with what to do."""
 
 
 def folder(name: str, requirements: list[Path], root: Path) -> Path:
-    """The folder of the environment: its name holds the hash of the files and of the Python version."""
-    digest = hashlib.sha256(f"python{sys.version_info[0]}.{sys.version_info[1]}".encode())
+    """The folder of an environment: its name holds a hash of the files' content and of the Python minor version."""
+    digest = hashlib.sha256(f"python{sys.version_info.major}.{sys.version_info.minor}".encode())
     for path in requirements:
         try:
-            content = path.read_bytes()
+            digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
         except OSError as error:
             raise EnvironmentFailed(f"environment {name}: cannot read {path}: {error.strerror}") from error
-        digest.update(hashlib.sha256(content).digest())
     return Path(root).resolve() / f"{name}-{digest.hexdigest()[:12]}"
 
 
-def ensure(
-    name: str, requirements: list[Path], root: Path, say: Callable[[str], object] = print
-) -> Path:
-    """The interpreter of the environment with exactly these requirements, built first when it is missing."""
-    requirements = [Path(path) for path in requirements]
+def ensure(name: str, requirements: list[Path], root: Path, say: Say = print) -> Path:
+    """The interpreter of the environment that holds exactly these requirements, which is built when it is missing.
+
+    The files are installed in order, each with --no-deps: a lock names everything. A second process that wants the
+    same environment waits for the first.
+    """
     env = folder(name, requirements, root)
     python = env / "bin" / "python"
-    if _is_complete(env):
-        return python
-    try:
-        env.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(env.parent / f".{env.name}.lock")
+    if not _complete(env):
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            say(f"environment {name}: another process is building it, waiting")
-            lock.acquire()
-    except OSError as error:
-        raise EnvironmentFailed(f"environment {name}: cannot write to {env.parent}: {error.strerror}") from error
-    with lock:
-        lock.release()  # the second count of the acquire above; the with block holds the first
-        if not _is_complete(env):
-            _build(name, requirements, env, say)
+            env.parent.mkdir(parents=True, exist_ok=True)
+            with _lock(name, env, say) as lock:
+                if not _complete(env):
+                    _build(name, [Path(path) for path in requirements], env, say, lock)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            cure = _remedy(f"Errno {error.errno}", "check that place, then run again")
+            raise EnvironmentFailed(f"environment {name}: {error.filename or env}: {reason}; {cure}") from error
     return python
 
 
-def _is_complete(env: Path) -> bool:
-    return (env / MARKER).is_file() and (env / "bin" / "python").exists()
+def _complete(env: Path) -> bool:
+    return (env / COMPLETE).is_file() and (env / "bin" / "python").exists()
 
 
-def _build(name: str, requirements: list[Path], env: Path, say: Callable[[str], object]) -> None:
-    start = time.monotonic()
-    log = env / LOG
+@contextmanager
+def _lock(name: str, env: Path, say: Say) -> Iterator[int]:
+    """An exclusive lock, as a descriptor that pip inherits: a pip that outlives its killed parent still holds it."""
+    lock = os.open(env.parent / f".{env.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if env.exists():
-            say(f"environment {name}: removing an unfinished one")
-            shutil.rmtree(env)
-        env.mkdir()
-        say(f"environment {name}: building {env} (once; log in {LOG} there)")
-        _run(name, [sys.executable, "-m", "venv", "--without-pip", str(env)], log, None)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"environment {name}: another process is building it, waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _build(name: str, requirements: list[Path], env: Path, say: Say, lock: int) -> None:
+    start = time.monotonic()
+    if importlib.util.find_spec("pip") is None:
+        cure = f"run '{sys.executable} -m ensurepip', then run again"
+        raise EnvironmentFailed(f"environment {name}: {sys.executable} has no pip; {cure}")
+    if env.exists():
+        say(f"environment {name}: removing an unfinished build")
+        shutil.rmtree(env)
+    env.mkdir()
+    say(f"environment {name}: building {env} (once)")
+    try:
+        venv = [sys.executable, "-m", "venv", "--without-pip", str(env)]
+        _run(name, "python -m venv", venv, env / LOG, lock)
         for path in requirements:
-            _install(name, path, env, log, say, start)
-        (env / MARKER).write_text("".join(f"{path.name}\n" for path in requirements))
-    except OSError as error:
-        raise EnvironmentFailed(f"environment {name}: {env}: {error.strerror or error}") from error
-    except EnvironmentFailed:
-        # What is there is useless and may be gigabytes; the log stays.
-        shutil.rmtree(env / "lib", ignore_errors=True)
+            _install(name, path, env, say, lock, start)
+        (_site(env) / BYTECODE[0]).write_text(BYTECODE[1])
+        (env / COMPLETE).write_text("".join(f"{path.name}\n" for path in requirements))
+    except BaseException:
+        shutil.rmtree(env / "lib", ignore_errors=True)  # useless, and perhaps gigabytes; the log stays
         raise
     say(f"environment {name}: ready after {time.monotonic() - start:.0f} s")
 
 
-def _install(
-    name: str, path: Path, env: Path, log: Path, say: Callable[[str], object], start: float
-) -> None:
-    total = len(_names(path))
-    site = next(env.glob("lib/python*/site-packages"))
-    before = _installed(site)
-    offset = log.stat().st_size
-    last = [time.monotonic()]
-    say(f"environment {name}: {path.name}: {total} package{'s' if total != 1 else ''}")
+def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float) -> None:
+    log, site, total = env / LOG, _site(env), _count(path)
+    present, offset, spoken = _installed(site), log.stat().st_size, time.monotonic()
+    say(f"environment {name}: {path.name}: {total} package{'' if total == 1 else 's'}")
 
     def progress() -> None:
-        now = time.monotonic()
-        if now - last[0] < SAY_EVERY_S:
+        nonlocal spoken
+        if time.monotonic() - spoken < SAY_EVERY_S:
             return
-        last[0] = now
-        text = _tail(log, offset)
+        spoken = time.monotonic()
+        text = _read(log, offset)
         if "Installing collected packages" in text:
-            phase, count = "installing", _installed(site) - before
+            phase, done = "installing", _installed(site) - present
         else:
-            phase, count = "downloading", len(re.findall(r"^Collecting ", text, re.MULTILINE))
-        say(f"environment {name}: {path.name}: {phase}, {count} of {total}, {now - start:.0f} s")
+            phase, done = "downloading", len(re.findall(r"^(?:Collecting|Processing) ", text, re.MULTILINE))
+        say(f"environment {name}: {path.name}: {phase}, {min(done, total)} of {total}, {spoken - start:.0f} s")
 
-    # pip of this Python installs into the environment, which needs none of its own. Byte code is left to the first
-    # import: an engine imports a fraction of what is installed.
-    command = [sys.executable, "-m", "pip", "--python", str(env / "bin" / "python"), "install"]
+    # The pip of this Python installs into the environment, which needs none of its own.
+    command = [sys.executable, "-m", "pip", "--python", str(env / "bin" / "python"), "install", "-r", str(path)]
     command += ["--no-deps", "--no-compile", "--no-input", "--progress-bar", "off", "--disable-pip-version-check"]
-    _run(name, [*command, "-r", str(path)], log, progress, f"pip install -r {path}")
-
-
-def _run(name: str, command: list[str], log: Path, progress: Callable[[], None] | None, what: str = "") -> None:
-    offset = log.stat().st_size if log.exists() else 0
-    keep = {key: value for key, value in os.environ.items() if key not in FOREIGN}
-    with log.open("ab") as out:
-        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=keep)
+    what = f"pip install -r {path}"
+    if "--extra-index-url" in path.read_text():
+        # A second index may be out of reach where a folder or a mirror has its package: do not wait for it at first.
         try:
-            while True:
-                try:
-                    code = child.wait(timeout=0.5)
-                    break
-                except subprocess.TimeoutExpired:
-                    if progress:
-                        progress()
+            return _run(name, what, [*command, "--retries", "1"], log, lock, progress)
+        except EnvironmentFailed:
+            say(f"environment {name}: {path.name}: failed, trying once more with more patience")
+    return _run(name, what, command, log, lock, progress)
+
+
+def _run(
+    name: str, what: str, command: list[str], log: Path, lock: int, progress: Callable[[], None] = lambda: None
+) -> None:
+    environ = {key: value for key, value in os.environ.items() if key not in FOREIGN}
+    environ["PYTHONUNBUFFERED"] = "1"
+    with log.open("ab") as out:
+        offset = out.tell()
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            pass_fds=[lock],
+            start_new_session=True,
+        )
+        try:
+            while child.poll() is None:
+                time.sleep(POLL_S)
+                progress()
         finally:
             if child.poll() is None:
-                child.terminate()
+                os.killpg(child.pid, signal.SIGKILL)  # pip runs itself again as a child of its own
                 child.wait()
-    if code:
-        text = _tail(log, offset)
-        remedy = next((cure for pattern, cure in REMEDIES if re.search(pattern, text)), "the whole output is in the log")
-        what = what or " ".join(command[1:3])
-        raise EnvironmentFailed(f"environment {name}: {what} failed: {_reason(text, code)}; {remedy} (log: {log})")
+    if child.returncode:
+        text = _read(log, offset)
+        cure = _remedy(text, "the log says more")
+        raise EnvironmentFailed(f"environment {name}: {what}: {_reason(text, child.returncode)}; {cure} (log: {log})")
+
+
+def _remedy(text: str, otherwise: str) -> str:
+    return next((cure for pattern, cure in REMEDIES if re.search(pattern, text)), otherwise)
 
 
 def _reason(text: str, code: int) -> str:
+    """pip's last error, or its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.split("ERROR:", 1)[1].strip() for line in lines if line.startswith("ERROR:")]
-    if not errors:
-        errors = lines[-1:] or [f"exit code {code}"]
-    reason = errors[-1]
-    return reason if len(reason) <= 300 else reason[:297] + "..."
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    reason = (errors or lines or [f"exit status {code}"])[-1]
+    return reason if len(reason) <= 300 else f"{reason[:297]}..."
 
 
-def _tail(log: Path, offset: int) -> str:
+def _read(log: Path, offset: int) -> str:
     with log.open("rb") as file:
         file.seek(offset)
         return file.read().decode("utf-8", "replace")
 
 
+def _site(env: Path) -> Path:
+    return next(env.glob("lib/python*/site-packages"))
+
+
 def _installed(site: Path) -> int:
-    return sum(1 for entry in os.scandir(site) if entry.name.endswith(".dist-info"))
+    return sum(entry.name.endswith(".dist-info") for entry in os.scandir(site))
 
 
-def _names(path: Path) -> list[str]:
-    """The packages of a requirement file that this Python needs."""
-    names = []
+def _count(path: Path) -> int:
+    """How many packages of a requirement file this Python takes."""
+    count = 0
     for line in path.read_text().replace("\\\n", " ").splitlines():
-        text = re.split(r"\s(?:#|--hash)", f" {line}", maxsplit=1)[0].strip()
+        text = re.split(r"(?:^|\s)(?:#|--)", line, maxsplit=1)[0].strip()
         if not text or text.startswith("-"):
             continue
         try:
-            requirement = Requirement(text)
-        except InvalidRequirement:  # a path or an address: pip will judge it
-            names.append(text)
-            continue
-        if requirement.marker is None or requirement.marker.evaluate():
-            names.append(requirement.name)
-    return names
+            marker = Requirement(text).marker
+        except InvalidRequirement:  # a path or an address: pip judges it
+            marker = None
+        count += marker is None or marker.evaluate()
+    return count
