@@ -35,7 +35,12 @@ def how(**changes) -> dict:
 
 
 def request(cell: str = "h100_vllm_code_mtp") -> dict:
-    spec = {"device": H100, "model": {"target": {}, "drafter": {}}}
+    spec = {
+        "device": H100,
+        "engine": {"implementation": "vllm"},
+        "model": {"target": {}, "drafter": {}},
+        "protocol": {"order": "interleaved"},
+    }
     return {"nonce": f"nonce of {cell}", "fingerprint": "f" * 64, "cell": cell, "session": 0, "spec": spec, "prompts": []}
 
 

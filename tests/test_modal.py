@@ -196,8 +196,8 @@ def test_what_modal_prints_goes_to_the_log_line_by_line(monkeypatch):
 
 def test_a_pair_too_large_for_the_gpu_never_asks_for_one(monkeypatch):
     log = stand_in.install(monkeypatch, stand_in.answer, [])
-    with pytest.raises(UserError, match=r"needs about 13 GB .* has 8 GB; choose a larger GPU"):
-        backends.run_session(stand_in.request(), stand_in.how(memory_gb=8), lambda line: None)
+    with pytest.raises(UserError, match=r"two copies of .* need about 25 GB .* has 24 GB; .* `order: blocks`"):
+        backends.run_session(stand_in.request(), stand_in.how(memory_gb=24), lambda line: None)
     assert log == []
 
 

@@ -126,15 +126,21 @@ def test_memory_is_checked_against_both_checkpoints():
     weights.check_memory("l40s", model, 48)
     weights.check_memory("unknown memory", model, None)
     weights.check_memory("unknown size", {**model, "drafter": {"repo": "a/c"}}, 1)
-    with pytest.raises(UserError, match="l4: the pair pair needs about 25 GB .* has 24 GB"):
+    with pytest.raises(UserError, match="l4: the pair pair need about 25 GB .* has 24 GB; choose a larger GPU or a smaller pair in"):
         weights.check_memory("l4", model, 24)
+    with pytest.raises(UserError, match="two copies of .* need about 48 GB"):
+        weights.check_memory("l40s", model, 48, weights.copies("vllm", "interleaved"))
+    weights.check_memory("l40s", model, 48, weights.copies("vllm", "blocks"))
+    weights.check_memory("l40s", model, 48, weights.copies("transformers", "interleaved"))
 
 
 def test_every_modal_gpu_holds_its_pair():
     settings = config.load(ROOT / "config" / "config.yaml")
     for name, gpu in settings["gpus"].items():
         if gpu["backend"] == "modal":
-            weights.check_memory(name, {"name": gpu["model"], **settings["models"][gpu["model"]]}, gpu["memory_gb"])
+            order = {**settings["protocol"], **gpu["protocol"]}["order"]
+            model = {"name": gpu["model"], **settings["models"][gpu["model"]]}
+            weights.check_memory(name, model, gpu["memory_gb"], weights.copies("vllm", order))
 
 
 def test_random_weights_are_not_for_modal():

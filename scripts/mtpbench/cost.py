@@ -58,7 +58,7 @@ def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
         usd = (0.0, 0.0)
     else:
         usd = tuple(each / 60 * price for each in minutes) if minutes and price is not None else None
-    return Cost(cell, state, protocol["sessions"], minutes, usd, basis, _warning(cell, gpu, minutes, protocol, config))
+    return Cost(cell, state, protocol["sessions"], minutes, usd, basis, _warning(names, minutes, protocol, config))
 
 
 def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
@@ -98,9 +98,12 @@ def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tu
     return (minutes(protocol["rounds"]["min"]), minutes(protocol["rounds"]["max"])), "the configured estimate"
 
 
-def _warning(cell: str, gpu: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:
+def _warning(names: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:
+    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    model = {"name": gpu["model"], **config["models"][gpu["model"]]}
     try:
-        weights.check_memory(cell, {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"))
+        copies = weights.copies(engine["implementation"], protocol["order"])
+        weights.check_memory(names["gpu"], model, gpu.get("memory_gb"), copies)
     except UserError as error:
         return str(error)
     limit = config["modal"]["run_s"] / 60

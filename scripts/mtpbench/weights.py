@@ -118,16 +118,22 @@ def size_of(entry: dict) -> int | None:
     return entry.get("bytes")
 
 
-def check_memory(where: str, model: dict, memory_gb: float | None) -> None:
+def copies(implementation: str, order: str) -> int:
+    """How often an engine has the pair in memory: vLLM's arms are engines of their own, those of transformers share it."""
+    return 2 if implementation == "vllm" and order == "interleaved" else 1
+
+
+def check_memory(where: str, model: dict, memory_gb: float | None, copies: int = 1) -> None:
     """Raises UserError where the pair cannot fit into the GPU's memory; silent where either is not known."""
     sizes = [size_of(model[part]) for part in PARTS]
     if memory_gb is None or None in sizes:
         return
-    needed = sum(sizes) / 1e9 * HEADROOM + RESERVE_GB
+    needed = copies * sum(sizes) / 1e9 * HEADROOM + RESERVE_GB
     if needed > memory_gb:
+        remedy = "choose a larger GPU or a smaller pair" + (", or `order: blocks`" if copies > 1 else "")
         raise UserError(
-            f"{where}: the pair {model['name']} needs about {needed:.0f} GB with its working memory, and the GPU has "
-            f"{memory_gb:g} GB; choose a larger GPU or a smaller pair in config/config.yaml"
+            f"{where}: {'two copies of ' * (copies > 1)}the pair {model['name']} need about {needed:.0f} GB with their working "
+            f"memory, and the GPU has {memory_gb:g} GB; {remedy} in config/config.yaml"
         )
 
 

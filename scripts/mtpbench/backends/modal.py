@@ -32,8 +32,10 @@ def run(request: dict, how: dict, say) -> dict:
     request: the request of docs/architecture.md, without `paths`. how: the plan's `how`. say: takes one line of progress.
     Raises InfrastructureError where a new container may do better, else UserError.
     """
-    weights.check_memory(request["cell"], how["model"], how.get("memory_gb"))
-    paths, folders = weights.places(how["model"], [part for part in ("target", "drafter") if part in request["spec"]["model"]])
+    planned = request["spec"]
+    copies = weights.copies(planned["engine"]["implementation"], planned["protocol"]["order"])
+    weights.check_memory(request["cell"], how["model"], how.get("memory_gb"), copies)
+    paths, folders = weights.places(how["model"], [part for part in weights.PARTS if part in planned["model"]])
     image = engine_image(how["requirements"], folders)
     app, function = measuring_app(request["cell"], how, image)
     text = json.dumps({**request, "paths": paths}, allow_nan=False)
@@ -64,7 +66,7 @@ def measuring_app(cell: str, how: dict, image: modal.Image) -> tuple[modal.App, 
     settings = how["modal"]
     app = modal.App("mtpbench", tags={"project": "mtpbench", "cell": cell[:63]})
     volume = modal.Volume.from_name(settings["volume"]).with_mount_options(read_only=True)
-    on_hub = any("repo" in how["model"][part] for part in ("target", "drafter"))
+    on_hub = any("repo" in how["model"][part] for part in weights.PARTS)
     function = app.function(
         image=image,
         gpu=how.get("request"),
