@@ -1,0 +1,1 @@
+"""Makes the small Gemma 4 pair: corpus, tokenizer, models, training, card."""
