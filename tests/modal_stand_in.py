@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -99,6 +100,9 @@ class Function:
     def __init__(self, reply, log: list):
         self.reply, self.log = reply, log
 
+    def get_current_stats(self):
+        return SimpleNamespace(num_total_runners=1)
+
     def spawn(self, request_json: str, timeout_s: float) -> Call:
         self.log.append(("spawn", timeout_s))
         return Call(json.loads(request_json), self.reply, self.log)
@@ -113,7 +117,7 @@ def install(monkeypatch, reply, log: list) -> list:
         return Image()
 
     def app(cell, how, _):
-        build_app(cell, how, build_image(how["requirements"]))
+        build_app(cell, how, build_image(how["requirements"], {}))
         return App(log), Function(reply, log)
 
     monkeypatch.setattr(adapter, "engine_image", image)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import modal
 import modal_stand_in as stand_in
@@ -76,7 +77,7 @@ def test_image_and_app_of_every_gpu_and_engine(gpu, engine, monkeypatch):
     monkeypatch.setattr(modal.App, "function", lambda self, **options: asked.update(options) or build(self, **options))
     files = CONFIG["engines"][engine]["requirements"]["cuda"]
     plan = stand_in.how(request=CONFIG["gpus"][gpu]["request"], requirements=files)
-    image = adapter.engine_image(plan["requirements"])
+    image = adapter.engine_image(plan["requirements"], {})
     app, function = adapter.measuring_app(f"{gpu}_{engine}_code_mtp", plan, image)
     assert isinstance(app, modal.App) and isinstance(function, modal.Function)
     assert asked["gpu"] == CONFIG["gpus"][gpu]["request"] and "+" not in asked["gpu"]
@@ -113,7 +114,7 @@ def test_a_model_without_hub_parts_needs_no_volume(monkeypatch):
     build = modal.App.function
     monkeypatch.setattr(modal.App, "function", lambda self, **options: asked.update(options) or build(self, **options))
     model = {"name": "small", "target": {"path": "envs"}, "drafter": {"path": "envs"}}
-    adapter.measuring_app("c", stand_in.how(model=model, request=None), adapter.engine_image([]))
+    adapter.measuring_app("c", stand_in.how(model=model, request=None), adapter.engine_image([], {}))
     assert asked["volumes"] == {} and asked["gpu"] is None
 
 
@@ -122,7 +123,7 @@ def test_a_model_without_hub_parts_needs_no_volume(monkeypatch):
 
 def test_a_session_comes_back_with_its_place(monkeypatch):
     reply, log = measured(monkeypatch)
-    assert log == [("run",), ("spawn", SETTINGS["run_s"]), ("get", SETTINGS["queue_s"] + SETTINGS["run_s"] + adapter.SPARE_S), ("end",)]
+    assert log == [("run",), ("spawn", SETTINGS["run_s"]), ("get", SETTINGS["queue_s"]), ("end",)]
     where = reply["session"]["where"]
     assert where["image_id"] == stand_in.IMAGE and where["region"] == "us-east" and where["request"] == "H100!"
     assert where["app_id"] and where["call_id"] and where["url"].startswith("https://modal.com/") and where["wall_s"] >= 0
@@ -182,6 +183,20 @@ def test_a_container_that_died_is_replaced_and_the_attempt_said(monkeypatch):
     assert any("https://modal.com/id/ap-stand-in" in line for line in said)
 
 
+@pytest.mark.parametrize(("runners", "waits"), [(0, ["queue_s"]), (1, ["queue_s", "run_s"])])
+def test_a_session_that_has_begun_may_run_its_time_and_one_without_a_gpu_may_not(monkeypatch, runners, waits):
+    def late(asked):
+        raise TimeoutError
+
+    log = stand_in.install(monkeypatch, late, [])
+    monkeypatch.setattr(stand_in.Function, "get_current_stats", lambda self: SimpleNamespace(num_total_runners=runners))
+    monkeypatch.setattr(backends, "ATTEMPTS", 1)
+    with pytest.raises(InfrastructureError, match="no GPU was free"):
+        backends.run_session(stand_in.request(), stand_in.how(), lambda line: None)
+    waited = {"queue_s": SETTINGS["queue_s"], "run_s": SETTINGS["run_s"] + adapter.SPARE_S}
+    assert log == [("run",), ("spawn", SETTINGS["run_s"]), *(("get", waited[name]) for name in waits), ("cancel", True), ("end",)]
+
+
 def test_what_modal_prints_goes_to_the_log_line_by_line(monkeypatch):
     def reply(asked):
         print("[mtpbench] load | 3 s\nhalf", end="")
@@ -228,7 +243,7 @@ def test_a_pair_too_large_for_the_gpu_never_asks_for_one(monkeypatch):
         (exception.ResourceExhaustedError("x"), True, "ResourceExhausted"),
         (exception.ConflictError("app is stopping"), True, "stopping"),
         (exception.ClientClosed("x"), True, "ClientClosed"),
-        (TimeoutError(), True, "no free GPU"),
+        (TimeoutError(), True, "no GPU was free in 1800 s"),
     ],
 )
 def test_every_failure_is_one_line_and_only_infrastructure_is_tried_again(error, again, says):

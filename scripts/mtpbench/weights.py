@@ -61,7 +61,7 @@ def fetch_on_modal(parts: dict, settings: dict, say) -> dict:
     app = modal.App("mtpbench-weights", tags={"project": "mtpbench"})
     named = [modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"])] if settings["secret"] else []
     function = app.function(
-        image=adapter.engine_image([LOCK]),
+        image=adapter.engine_image([LOCK], {}),
         secrets=named,
         volumes={MOUNT: modal.Volume.from_name(settings["volume"], create_if_missing=True)},
         cpu=2,

@@ -19,7 +19,7 @@ RULES = (
     (exception.ExecutionError, UserError, "the container's program failed: {error}"),
     (exception.DeserializationError, UserError, "the container's program failed: {error}"),
     (exception.Error, InfrastructureError, "{name}: {error}"),  # connections, quotas, containers that died
-    (TimeoutError, InfrastructureError, "no reply after {queue_s} s of waiting and {run_s} s of running: no free GPU, perhaps"),
+    (TimeoutError, InfrastructureError, "no GPU was free in {queue_s} s, or no reply came in {run_s} s after that"),
 )
 
 

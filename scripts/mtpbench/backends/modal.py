@@ -50,7 +50,7 @@ def run(request: dict, how: dict, say) -> dict:
     return reply
 
 
-def engine_image(requirements: list[str], folders: dict[str, str] = {}) -> modal.Image:
+def engine_image(requirements: list[str], folders: dict[str, str]) -> modal.Image:
     """The image of an engine's locked requirements, with this package and local folders (remote path: local) mounted."""
     image = modal.Image.debian_slim(PYTHON)
     for file in requirements:
@@ -91,13 +91,22 @@ def call(app: modal.App, function: modal.Function, arguments: tuple, settings: d
             say(f"[mtpbench] modal | {ids['url']}")
             started, running = time.monotonic(), function.spawn(*arguments)
             try:
-                reply = json.loads(running.get(timeout=settings["queue_s"] + settings["run_s"] + SPARE_S))
+                reply = json.loads(_awaited(running, function, settings))
             except BaseException:  # Ctrl-C and SIGTERM too: a forgotten container goes on costing money
                 with contextlib.suppress(Exception):  # the end of the app ends it as well
                     running.cancel(terminate_containers=True)
                 raise
             return reply, {**ids, "call_id": running.object_id, "wall_s": round(time.monotonic() - started, 3)}
         raise KeyboardInterrupt  # app.run() swallows a Ctrl-C and leaves its block: nothing else gets here
+
+
+def _awaited(running: modal.FunctionCall, function: modal.Function, settings: dict) -> str:
+    try:
+        return running.get(timeout=settings["queue_s"])
+    except TimeoutError:
+        if function.get_current_stats().num_total_runners == 0:  # nothing has started: no GPU
+            raise
+        return running.get(timeout=settings["run_s"] + SPARE_S)
 
 
 class _Lines(io.TextIOBase):
