@@ -1,6 +1,6 @@
 """Records and results for the tests of the analysis."""
 
-import copy
+import json
 from functools import cache
 
 from mtpbench import simulate
@@ -8,12 +8,12 @@ from mtpbench import simulate
 
 @cache
 def _simulated(*arguments, **named):
-    return simulate.result(*arguments, **named)
+    return json.dumps(simulate.result(*arguments, **named))
 
 
 def result(*arguments, **named) -> dict:
     """A simulated result that the caller may change."""
-    return copy.deepcopy(_simulated(*arguments, **named))
+    return json.loads(_simulated(*arguments, **named))
 
 
 def record(counts, times=None, *, arm="test", prompt="p-01", repeat=0, **changes) -> dict:

@@ -173,8 +173,8 @@ def _record(spec, arm: str, concurrency: int, wave: int, repeat: int, submit: fl
     tells = drafts and spec["engine"]["implementation"] == "transformers"
     return {
         "arm": arm, "concurrency": concurrency, "wave": wave, "repeat": repeat, "cached_tokens": 0, "submit": submit,
-        **{key: asked[key] for key in ("prompt", "prompt_tokens", "prompt_sha256", "ids")},
-        "times": (submit + 2 * tpot + step * np.arange(len(counts))).tolist(), "counts": counts, "finish": "length",
+        **{key: asked[key] for key in ("prompt", "prompt_tokens", "prompt_sha256")}, "ids": list(asked["ids"]),
+        "times": (submit + 2 * step + step * np.arange(len(counts))).tolist(), "counts": counts, "finish": "length",
         "offered": [gamma] * len(decided) if tells else None,
         "accepted": decided if tells or (drafts and concurrency == 1) else None,
         "counters": {"drafts": len(decided), "drafted": gamma * len(decided), "accepted": sum(decided)} if drafts else None,

@@ -5,6 +5,7 @@ apply, and `seen` then says why; `warning` is True where the cell is valid and i
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
@@ -82,18 +83,20 @@ def _device(result: Mapping) -> Seen:
 
 
 def _complete(result: Mapping) -> Seen:
+    """Every prompt in each round, and both arms alike. A prompt may come more often: it then filled up a wave."""
     protocol, prompts = result["spec"]["protocol"], set(result["spec"]["prompts"])
     if len(result["sessions"]) != protocol["sessions"]:
         return False, f"{len(result['sessions'])} sessions of {protocol['sessions']}", False
     for session, load in product(result["sessions"], protocol["concurrency"]):
-        keys = [(record["arm"], record["prompt"], record["repeat"]) for record in session["requests"] if record["concurrency"] == load]
-        rounds = 1 + max((repeat for _, _, repeat in keys), default=-1)
-        wanted = set(product(("control", "test"), prompts, range(rounds)))
+        records = [record for record in session["requests"] if record["concurrency"] == load]
+        keys = {arm: Counter((record["prompt"], record["repeat"]) for record in records if record["arm"] == arm) for arm in ("control", "test")}
+        repeats = Counter(prompt for prompt, _ in keys["control"])
         where = f"session {session['index']}, concurrency {load}"
-        if len(keys) != len(set(keys)) or set(keys) != wanted:
-            return False, f"{where}: {len(keys)} requests where {len(wanted)} belong", False
-        if not protocol["rounds"]["min"] <= rounds <= protocol["rounds"]["max"]:
-            return False, f"{where}: {rounds} rounds, asked for {protocol['rounds']['min']} to {protocol['rounds']['max']}", False
+        if keys["control"] != keys["test"] or max(keys["control"].values(), default=0) > 1:
+            return False, f"{where}: {keys['control'].total()} requests of the control and {keys['test'].total()} of the test arm make no pairs", False
+        if repeats.keys() != prompts or min(repeats.values(), default=0) < protocol["rounds"]["min"]:
+            least = min((repeats[prompt] for prompt in prompts), default=0)
+            return False, f"{where}: a prompt ran {least} times of {protocol['rounds']['min']}, or is none of the spec's", False
     return True, f"{sum(len(session['requests']) for session in result['sessions'])} requests in {protocol['sessions']} session(s)", False
 
 
@@ -166,19 +169,19 @@ def _lengths(result: Mapping) -> Seen:
 
 
 def _warmed_up(result: Mapping) -> Seen:
-    """First requests of each arm and load against the others of that arm and load, by TTFT and by mean step time."""
+    """The first wave of each arm and load: slower than all the rest and than later repeats of its own prompts?"""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
     for session, load, arm in product(result["sessions"], result["spec"]["protocol"]["concurrency"], ("control", "test")):
         records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == (arm, load)]
-        first = {record["wave"]: record["submit"] for record in records}
-        wave = min(first, key=first.get, default=None)
+        opening = min(records, key=lambda record: record["submit"], default={"wave": None})["wave"]
         for what, value in (("TTFT", _ttft), ("step time", _step)):
-            values = [(record["wave"] == wave, found) for record in records if (found := value(record)) is not None]
-            early, late = ([found for is_first, found in values if is_first == which] for which in (True, False))
-            if early and late and np.median(early) > max(OUTLIER * np.median(late), max(late)):
-                times = np.median(early) / np.median(late)
-                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {times:.1f} times the median of the rest", False
+            seen = [(record["wave"] == opening, record["prompt"], found) for record in records if (found := value(record)) is not None]
+            early = {prompt: found for is_first, prompt, found in seen if is_first}
+            late = [(prompt, found) for is_first, prompt, found in seen if not is_first]
+            alike = [found for prompt, found in late if prompt in early] or [found for _, found in late]
+            if early and late and (first := np.median([*early.values()])) > max(OUTLIER * np.median(alike), max(found for _, found in late)):
+                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {first / np.median(alike):.1f} times the later ones", False
     return True, "the first requests are no outliers", False
 
 

@@ -24,12 +24,12 @@ def outcome(margin: float | None, dtype: str) -> str:
 def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
     """Outputs of the two arms by ids, over every prompt of every load point and session ("prompts" counts those).
 
-    A prompt differs if any of its repeats does; the earliest difference counts, and its margin is the one that the
-    session reports for that index. {"prompts", "identical", "tie", "mismatch", "differences": [the first 100]}
+    A prompt differs if any of its repeats does; the difference whose margin the session reports is judged, without one the
+    earliest, whose margin then is not known. {"prompts", "identical", "tie", "mismatch", "differences": [the first 100]}
     """
     differences, prompts = [], 0
     for session in sessions:
-        margins = {(each["prompt"], each["concurrency"], each["first_difference"]): each["margin"] for each in session["losslessness"]}
+        reported = {(each["prompt"], each["concurrency"]): each for each in session["losslessness"]}
         by_prompt: dict[tuple, list] = {}
         arms: dict[str, dict] = {"control": {}, "test": {}}
         for record in session["requests"]:
@@ -38,9 +38,11 @@ def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
             by_prompt.setdefault(key[:2], []).append(first_difference(arms["control"][key], arms["test"][key]))
         prompts += len(by_prompt)
         for (prompt, concurrency), found in sorted(by_prompt.items()):
-            index = min((each for each in found if each is not None), default=None)
-            if index is not None:
-                margin = margins.get((prompt, concurrency, index))
+            indices = {each for each in found if each is not None}
+            if indices:
+                known = reported.get((prompt, concurrency), {"first_difference": None, "margin": None})
+                seen = known["first_difference"] in indices
+                index, margin = (known["first_difference"], known["margin"]) if seen else (min(indices), None)
                 differences.append({"prompt": prompt, "session": session["index"], "concurrency": concurrency,
                                     "first_difference": index, "margin": margin, "outcome": outcome(margin, dtype)})  # fmt: skip
     count = {kind: sum(each["outcome"] == kind for each in differences) for kind in ("tie", "mismatch")}
