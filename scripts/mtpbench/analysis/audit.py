@@ -12,7 +12,7 @@ from mtpbench.errors import UserError
 from mtpbench.report import cells, figures
 
 TOLERANCE = 1e-9  # relative: numpy's exp and log may differ in the last bits from one processor to another
-OF_THE_PLAN = ["in_matrix", "marks"]  # columns of cells.csv that speak of the configuration, not of a result
+KEYS, OF_THE_PLAN = ("cell", "concurrency", "arm"), ("in_matrix", "marks")  # of cells.csv; the latter speak of the configuration
 
 
 def audit(root: Path) -> dict[str, int]:
@@ -60,16 +60,16 @@ def check_cells(root: Path) -> int:
     path = root / "metrics/cells.csv"
     if not path.exists():
         return 0
-    keys = ["cell", "concurrency", "arm"]
-    shown = pd.read_csv(path)
-    fresh = pd.read_csv(io.StringIO(cells.frame(cells.load(root)).to_csv(index=False))).set_index(keys)
-    for number, row in enumerate(shown.to_dict("records"), start=2):
-        key = tuple(row[name] for name in keys)
-        if key not in fresh.index:
+    shown = pd.read_csv(path).to_dict("records")
+    frame = cells.frame(cells.load(root))
+    fresh = pd.read_csv(io.StringIO(frame.to_csv(index=False))).set_index([*KEYS]).to_dict("index")
+    for number, row in enumerate(shown, start=2):
+        key = tuple(row.pop(name) for name in KEYS)
+        if key not in fresh:
             raise UserError(f"{path}:{number}: no result has {', '.join(map(str, key))}")
-        expected = fresh.loc[key].to_dict()
-        for column in row.keys() - keys - OF_THE_PLAN:
-            if not (pd.isna(row[column]) and pd.isna(expected.get(column))) and (found := difference(row[column], expected.get(column))):
+        for column in (name for name in row if name not in OF_THE_PLAN):
+            mine, expected = row[column], fresh[key].get(column)
+            if not (pd.isna(mine) and pd.isna(expected)) and (found := difference(mine, expected)):
                 raise UserError(f"{path}:{number}, column {column}{found}")
     return len(shown)
 

@@ -1,0 +1,157 @@
+"""What does not follow from the records is found and named."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from making import requests, result
+
+from mtpbench import results
+from mtpbench.analysis.audit import audit, difference
+from mtpbench.errors import UserError
+from mtpbench.report import cells, figures
+
+CELLS = ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp"]
+SHOWN = [("summary/loads/0/speedup/ratio", "ratio"), ("summary/loads/0/arms/test/acceptance/length", "length"), ("summary/loads/0/arms/test/decode_tok_s", "decimal")]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A root with two results, the table of cells, a report that shows three figures of one, and a plot's data."""
+    for cell in CELLS:
+        results.write(results.path_of(cell, tmp_path), result(cell))
+    (tmp_path / "report").mkdir()
+    (tmp_path / "metrics/plots").mkdir()
+    cells.frame(cells.load(tmp_path)).to_csv(tmp_path / "metrics/cells.csv", index=False)
+    files = figures.Files(tmp_path)
+    shown = []
+    for pointer, format in SHOWN:
+        source = f"metrics/runs/{CELLS[1]}/result.json#/{pointer}"
+        shown.append(figures.Figure(figures.evaluate(source, files), format, source))
+    (tmp_path / "report/results.md").write_text("\n".join(figure.markdown() for figure in shown))
+    (tmp_path / "report/index.html").write_text("<p>" + "</p><p>".join(figure.html() for figure in shown))
+    (tmp_path / "metrics/plots/p.csv").write_text(f"y,y_source\n{shown[0].value!r},{shown[0].source}\n")
+    return tmp_path
+
+
+def edit(root, cell, change, seal=True):
+    path = results.path_of(cell, root)
+    made = json.loads(path.read_text())
+    change(made)
+    path.write_text(results.text_of(results.seal(made) if seal else made))
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def found(root) -> str:
+    with pytest.raises(UserError) as error:
+        audit(root)
+    return str(error.value)
+
+
+def test_a_good_tree_passes_and_is_counted(root):
+    assert audit(root) == {"results": 2, "rows": 4, "figures": 7}
+
+
+def test_an_empty_tree_passes(tmp_path):
+    assert audit(tmp_path) == {"results": 0, "rows": 0, "figures": 0}
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_record_edited_by_hand(root, seal):
+    edit(root, CELLS[1], lambda made: requests(made)[0]["times"].__setitem__(-1, requests(made)[0]["times"][-1] + 0.01), seal)
+    said = found(root)
+    assert f"{CELLS[1]}/result.json" in said
+    assert ("/summary/loads/0/arms/test/" in said) if seal else ("checksum" in said)
+
+
+def test_a_summary_edited_by_hand_and_sealed_again(root):
+    edit(root, CELLS[1], lambda made: made["summary"]["loads"][0]["speedup"].update(ratio=9.99))
+    assert "/summary/loads/0/speedup/ratio is 9.99 where the records give" in found(root)
+
+
+def test_a_gate_turned_by_hand(root):
+    edit(root, CELLS[1], lambda made: made["summary"]["gates"][3].update(passed=False))
+    assert "/summary/gates/3/passed is False where the records give True" in found(root)
+
+
+def test_a_truncated_file(root):
+    path = results.path_of(CELLS[0], root)
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert f"{CELLS[0]}/result.json: not a complete JSON file" in found(root)
+
+
+def test_a_result_in_another_cells_place(root):
+    results.path_of(CELLS[0], root).write_text(results.path_of(CELLS[1], root).read_text())
+    assert f"holds cell {CELLS[1]}" in found(root)
+
+
+def test_a_spec_that_is_not_what_the_fingerprint_says(root):
+    edit(root, CELLS[0], lambda made: made["spec"]["protocol"].update(warmup=5))
+    assert "/fingerprint is not that of its spec" in found(root)
+
+
+def test_records_of_another_format(root):
+    edit(root, CELLS[0], lambda made: [each.pop("wave") for each in requests(made)])
+    assert "not in the format of docs/architecture.md" in found(root)
+
+
+@pytest.mark.parametrize("page", ["report/results.md", "report/index.html"])
+def test_a_changed_digit_in_a_table(root, page):
+    text = f"{result(CELLS[1])['summary']['loads'][0]['speedup']['ratio']:.2f}×"
+    wrong = text.translate(str.maketrans("0123456789", "1234567890"))
+    replace(root / page, text, wrong)
+    said = found(root)
+    assert said.startswith(page) and wrong in said and text in said and "/summary/loads/0/speedup/ratio" in said
+
+
+def test_a_changed_digit_in_a_plots_data(root):
+    value = repr(result(CELLS[1])["summary"]["loads"][0]["speedup"]["ratio"])
+    replace(root / "metrics/plots/p.csv", value, value[:-3] + "999")
+    assert "metrics/plots/p.csv" in found(root)
+
+
+def test_a_changed_digit_in_the_table_of_cells(root):
+    rate = str(result(CELLS[0])["summary"]["loads"][0]["arms"]["test"]["output_tokens"])
+    replace(root / "metrics/cells.csv", f",{rate},", ",1,")
+    assert "cells.csv:2, column output_tokens is 1 where the records give" in found(root)
+
+
+def test_a_row_of_no_result(root):
+    replace(root / "metrics/cells.csv", CELLS[1], "h100_vllm_code_mtp")
+    assert "no result has h100_vllm_code_mtp" in found(root)
+
+
+def test_a_figure_that_leads_nowhere(root):
+    replace(root / "report/results.md", "#/summary/loads/0/speedup", "#/summary/loads/7/speedup")
+    assert "leads nowhere" in found(root)
+
+
+def test_the_command_says_one_line_and_fails(root):
+    script = Path(__file__).parents[1] / "scripts/audit.py"
+    run = lambda: subprocess.run([sys.executable, script], cwd=root, capture_output=True, text=True)  # noqa: E731
+    good = run()
+    assert (good.returncode, good.stdout) == (0, "audit: 2 results, 4 rows, 7 figures follow from the records\n")
+    edit(root, CELLS[1], lambda made: made["summary"].update(valid=False))
+    bad = run()
+    assert bad.returncode == 1
+    assert len(bad.stderr.splitlines()) == 1 and "/summary/valid" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "where"),
+    [
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, "/a/1/b"), ({"a": 1}, {"b": 1}, ""), ([1], [1, 2], ""), (1, True, ""),
+        ("1", 1, ""), (None, 0, ""), (1.0, 1.0 + 1e-12, None), (1.0, 1.0 + 1e-6, ""), ({"a": []}, {"a": []}, None), (1, 1.0, None),
+    ],
+)  # fmt: skip
+def test_difference_is_named_by_pointer(one, other, where):
+    found = difference(one, other)
+    assert (found is None) == (where is None)
+    assert found is None or found.startswith(f"{where} is ")
