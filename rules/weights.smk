@@ -16,13 +16,13 @@ rule weights_of:
     output:
         f"{checkpoints.RECORDS}/{{backend}}/{{model}}.json",
     params:
-        model=lambda wildcards: json.dumps({**config["models"][wildcards.model], "modal": config["modal"]}),
+        what=lambda wildcards: json.dumps(checkpoints.order(config, wildcards.model)),
     log:
         "logs/weights/{backend}_{model}.log",
     message:
         "Fetching {wildcards.model} for {wildcards.backend}; follow it in {log}"
     shell:
-        "{PYTHON:q} scripts/weights.py {wildcards.backend} {params.model:q} {output:q} 2>&1 | tee {log:q}"
+        "{PYTHON:q} scripts/weights.py {wildcards.backend} {params.what:q} {output:q} 2>&1 | tee {log:q}"
 
 
 rule weights:

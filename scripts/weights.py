@@ -1,6 +1,6 @@
-"""Fetch a model's checkpoints and list them: `python weights.py BACKEND MODEL_JSON OUTPUT`. What the rule `weights_of` calls.
+"""Fetch a model's checkpoints and list them: `python weights.py BACKEND ORDER OUTPUT`. What the rule `weights_of` calls.
 
-MODEL_JSON: {"target", "drafter", "modal"} of the configuration. A failure is one line, and OUTPUT then stays as it was.
+ORDER: the JSON of `weights.order`. A failure is one line, and OUTPUT then stays as it was.
 """
 
 import argparse
@@ -16,14 +16,15 @@ from mtpbench.errors import UserError
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("backend", choices=("local", "modal"))
-    arguments.add_argument("model", type=json.loads)
+    arguments.add_argument("order", type=json.loads)
     arguments.add_argument("output", type=Path)
     arguments = arguments.parse_args()
     try:
         with terminable():
-            parts = weights.hub_parts(arguments.model)
+            parts = arguments.order["parts"]
+            weights.check_pinned(parts)
             if arguments.backend == "modal":
-                found = weights.fetch_on_modal(parts, arguments.model["modal"], lambda line: print(line, flush=True))
+                found = weights.fetch_on_modal(parts, arguments.order["modal"], lambda line: print(line, flush=True))
             else:
                 found = weights.fetch(parts)
     except UserError as error:

@@ -111,7 +111,7 @@ def test_weights_that_are_not_here_name_the_rule(hub):
 def test_a_revision_that_is_not_pinned_is_refused():
     model = {"target": {"repo": "someone/model", "revision": None}, "drafter": {"path": "x"}}
     with pytest.raises(UserError, match="no revision is pinned; put the 40 hex digits"):
-        weights.hub_parts(model)
+        weights.check_pinned(weights.hub_parts(model))
 
 
 def test_the_shipped_pair_is_pinned_and_its_size_known():
@@ -158,10 +158,10 @@ def test_only_hub_models_have_a_list():
 # The script that the rule calls
 
 
-def _script(tmp_path, backend: str, model: dict) -> subprocess.CompletedProcess:
+def _script(tmp_path, backend: str) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODAL_", "HF_"))}
-    settings = config.load(ROOT / "config" / "config.yaml")["modal"]
-    command = [sys.executable, str(ROOT / "scripts" / "weights.py"), backend, json.dumps({**model, "modal": settings})]
+    order = weights.order(config.load(ROOT / "config" / "config.yaml"), "gemma4-e2b")
+    command = [sys.executable, str(ROOT / "scripts" / "weights.py"), backend, json.dumps(order)]
     return subprocess.run(
         [*command, str(tmp_path / "out.json")],
         env={**kept, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_HIDDEN"},
@@ -170,9 +170,8 @@ def _script(tmp_path, backend: str, model: dict) -> subprocess.CompletedProcess:
 
 
 def test_the_script_says_one_line_and_leaves_no_file(tmp_path):
-    hub_model = {part: {"repo": "someone/model", "revision": REVISION} for part in weights.PARTS}
     for backend, says in (("modal", "modal token new"), ("local", "HF_HUB_OFFLINE is set")):
-        done = _script(tmp_path, backend, hub_model)
+        done = _script(tmp_path, backend)
         assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert "HIDDEN" not in done.stdout + done.stderr and not (tmp_path / "out.json").exists()
 

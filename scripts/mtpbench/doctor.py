@@ -103,6 +103,7 @@ def _models(gpus: dict, config: dict, root: Path) -> list[Check]:
         try:
             weights.check_memory(what, {"name": gpu["model"], **model}, gpu.get("memory_gb"))
             parts = weights.hub_parts(model)
+            weights.check_pinned(parts)
             record = root / weights.RECORDS / gpu["backend"] / f"{gpu['model']}.json"
             if parts and gpu["backend"] == "local":
                 for entry in parts.values():

@@ -20,25 +20,31 @@ PARTS = ("target", "drafter")
 HEADROOM, RESERVE_GB = 1.1, 2.0  # copies while loading; CUDA context, activations and a cache of a few thousand tokens
 
 
-def hub_parts(model: dict, checked: bool = True) -> dict:
-    """The parts of a configured model that lie on the hub: {"target": {"repo", "revision"}, ..}.
+def hub_parts(model: dict) -> dict:
+    """The parts of a configured model that lie on the hub: {"target": {"repo", "revision"}, ..}."""
+    return {part: {key: model[part][key] for key in ("repo", "revision")} for part in PARTS if "repo" in model[part]}
 
-    Raises UserError where a revision is not pinned and `checked` is set.
-    """
-    found = {part: {key: model[part][key] for key in ("repo", "revision")} for part in PARTS if "repo" in model[part]}
-    for part, entry in found.items():
-        if checked and entry["revision"] is None:
+
+def check_pinned(parts: dict) -> None:
+    """Raises UserError where a part has no revision."""
+    for part, entry in parts.items():
+        if entry["revision"] is None:
             raise UserError(
                 f"{part} {entry['repo']}: no revision is pinned; put the 40 hex digits of the commit you want "
                 f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
             )
-    return found
+
+
+def order(config: dict, name: str) -> dict:
+    """What to fetch for a model, and no more of the configuration than that takes: a new price fetches nothing again."""
+    settings = {key: config["modal"][key] for key in ("volume", "secret", "queue_s", "run_s")}
+    return {"parts": hub_parts(config["models"][name]), "modal": settings}
 
 
 def records(config: dict, cells: list[str]) -> list[Path]:
     """The lists of what these cells need from the hub, one for each backend and model; none for a cell that is not known."""
     gpus = [config["gpus"][name] for name in (cell.split("_")[0] for cell in cells) if name in config["gpus"]]
-    needed = {(gpu["backend"], gpu["model"]) for gpu in gpus if hub_parts(config["models"][gpu["model"]], checked=False)}
+    needed = {(gpu["backend"], gpu["model"]) for gpu in gpus if hub_parts(config["models"][gpu["model"]])}
     return [RECORDS / backend / f"{model}.json" for backend, model in sorted(needed)]
 
 
