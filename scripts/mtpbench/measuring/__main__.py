@@ -10,6 +10,7 @@ def main() -> None:
     # process that the engine starts, can write into the reply; 0 is closed to them likewise.
     reply_to = os.dup(1)
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
     request_json = sys.stdin.buffer.read()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 

@@ -133,7 +133,10 @@ class Session:
         rounds = self.protocol["rounds"]
         if rounds["half_width"] is None or rounds["min"] == rounds["max"]:
             return lambda load: False
-        from mtpbench.analysis import effect
+        try:
+            from mtpbench.analysis import effect
+        except ImportError as error:
+            raise Refused("request", f"rounds.half_width needs numpy and scipy in the engine's environment: {error}") from error
 
         def settled(load: int) -> bool:
             speedup = effect.speedup(effect.log_ratios(self.requests, load))

@@ -58,7 +58,7 @@ def target_streamed(config: dict, shapes: dict[str, list[int]]) -> int:
         shared = OF_SHARED_LAYERS.search(name)  # in some checkpoints, and never used
         return not NOT_STREAMED.search(name) and not (shared and int(shared[1]) >= first_shared)
 
-    layers = _count({name: shape for name, shape in shapes.items() if read(name)})
+    layers = _matrices({name: shape for name, shape in shapes.items() if read(name)})
     has_head = any(name.endswith("lm_head.weight") for name in shapes)
     return layers + (0 if has_head else config["vocab_size"] * config["hidden_size"])
 
@@ -70,21 +70,27 @@ def drafter_streamed(config: dict, shapes: dict[str, list[int]]) -> int:
     if config.get("use_ordered_embeddings"):
         rows = rows // config["num_centroids"] * config["centroid_intermediate_top_k"]
     layers = {name: shape for name, shape in shapes.items() if not NOT_STREAMED.search(name) and "lm_head" not in name}
-    return _count(layers) + rows * text["hidden_size"]
+    return _matrices(layers) + rows * text["hidden_size"]
 
 
 def kv_elements(config: dict) -> int:
     """Elements that one position adds to the cache: keys and values of each layer with a cache of its own."""
     own = config["num_hidden_layers"] - (config.get("num_kv_shared_layers") or 0)
-    per_layer = config.get("per_layer_config") or {}
+    # transformers writes the layers' numbers as text, padded with zeros in a deep model.
+    per_layer = {int(index): override for index, override in (config.get("per_layer_config") or {}).items()}
     total = 0
     for index, kind in enumerate(config["layer_types"][:own]):
         full = kind == "full_attention"
         heads = (full and config.get("num_global_key_value_heads")) or config["num_key_value_heads"]
         width = (full and config.get("global_head_dim")) or config["head_dim"]
-        override = per_layer.get(str(index), {})
+        override = per_layer.get(index, {})
         total += 2 * override.get("num_key_value_heads", heads) * override.get("head_dim", width)
     return total
+
+
+def _matrices(shapes: dict[str, list[int]]) -> int:
+    """Weights in matrices; the vectors of norms and scales are nothing beside them."""
+    return _count({name: shape for name, shape in shapes.items() if len(shape) > 1})
 
 
 def _count(shapes: dict[str, list[int]]) -> int:

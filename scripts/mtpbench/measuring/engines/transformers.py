@@ -15,8 +15,11 @@ from mtpbench.measuring import Refused
 from mtpbench.measuring.device import peak_resident_bytes, physical_cores
 from mtpbench.measuring.engines.base import COUNTERS, Engine
 
-METHOD_KEYS = {"none": {"method"}, "mtp": {"method", "num_speculative_tokens"},
-               "ngram": {"method", "num_speculative_tokens", "prompt_lookup_max"}}  # fmt: skip
+METHOD_KEYS = {
+    "none": {"method"},
+    "mtp": {"method", "num_speculative_tokens"},
+    "ngram": {"method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"},
+}
 
 
 class Transformers(Engine):
@@ -209,5 +212,7 @@ def _refuse_unknown(mode: dict, concurrency: list[int]) -> None:
         raise Refused("request", f'transformers has no method "{method}" here, only {", ".join(METHOD_KEYS)}')
     if unknown := sorted(set(mode) - METHOD_KEYS[method]):
         raise Refused("request", f"transformers cannot apply {', '.join(unknown)} of the mode")
+    if mode.get("prompt_lookup_min", 1) != 1:
+        raise Refused("request", "transformers looks prompts up with n-grams down to one id: prompt_lookup_min must be 1")
     if method != "none" and max(concurrency) > 1:
         raise Refused("request", f"transformers drafts for one request at a time: concurrency {max(concurrency)} needs method none")

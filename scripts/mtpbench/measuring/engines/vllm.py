@@ -107,7 +107,7 @@ class Vllm(Engine):
             "multiprocessing": hasattr(self.engine.engine_core, "resources"),
             "async_scheduling": bool(config.scheduler_config.async_scheduling),
             "enforce_eager": config.model_config.enforce_eager,
-            "compilation": str(compilation.mode), "cuda_graphs": str(compilation.cudagraph_mode),
+            "compilation": _name(compilation.mode), "cuda_graphs": _name(compilation.cudagraph_mode),
             "cuda_graph_sizes": list(compilation.cudagraph_capture_sizes or []),
             "prefix_caching": bool(cache.enable_prefix_caching), "cache_blocks": cache.num_gpu_blocks, "block_size": cache.block_size,
             "max_model_len": config.model_config.max_model_len, "max_num_seqs": config.scheduler_config.max_num_seqs,
@@ -139,6 +139,11 @@ class _StepStats:
 
     def log(self) -> None:
         """vLLM calls it every few seconds to print what it has."""
+
+
+def _name(mode) -> str:
+    """A setting that one vLLM keeps as an enum and another as a plain value."""
+    return getattr(mode, "name", str(mode))
 
 
 def _greedy(**parameters) -> SamplingParams:
