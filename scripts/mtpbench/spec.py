@@ -40,11 +40,11 @@ def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
     }
 
 
-def plan(cell: str, config: dict, root: Path = Path(".")) -> dict:
+def plan(cell: str, config: dict, root: Path = Path("."), spec: dict | None = None) -> dict:
     """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
     names = configuration.parts(cell, config)
     gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
-    spec = resolve(cell, config, root)
+    spec = spec or resolve(cell, config, root)
     return {
         "fingerprint": results.digest(spec),
         "cell": cell,
@@ -69,10 +69,11 @@ def planned_path(cell: str, config: dict, root: Path = Path(".")) -> tuple[Path,
     scheme U3). The file is derived and git-ignored.
     """
     path = root / PLANS / f"{cell}.json"
-    fingerprint = results.digest(resolve(cell, config, root))
+    spec = resolve(cell, config, root)
+    fingerprint = results.digest(spec)
     answered = results.recorded(results.path_of(cell, root)) == fingerprint
     if not answered or _planned(path) != fingerprint:
-        text = json.dumps(plan(cell, config, root), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(plan(cell, config, root, spec), ensure_ascii=False, allow_nan=False)
         results.write_text(path, text, durable=False)
     return path, answered
 
