@@ -14,7 +14,7 @@ from mtpbench.errors import UserError
 
 PYTHON = sys.executable
 RESULT = f"{results.RUNS}/{{cell}}/result.json"
-STATES = f"{spec.PLANS}/states.json"
+STATES = f"{spec.PLANS}/all/states.json"
 
 try:
     config.update(configuration.validate(config))

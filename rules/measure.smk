@@ -1,7 +1,7 @@
 """One cell: both arms measured on one device, into one file.
 
 REQUIRED INPUTS:
-    metrics/specs/{cell}.json       the cell's plan, derived from the configuration while Snakemake plans
+    metrics/specs/{cell}/plan.json  the cell's plan, derived from the configuration while Snakemake plans
     metrics/weights/...             where its model lies on the hub (rules/weights.smk)
 
 OUTPUTS:

@@ -377,4 +377,4 @@ def test_results_outside_the_matrix_appear_as_such(clone):
 
 def _states(project: Project) -> str:
     project.run("report", "-n")
-    return (project.folder / "metrics/specs/states.json").read_text()
+    return (project.folder / "metrics/specs/all/states.json").read_text()

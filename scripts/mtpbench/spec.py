@@ -68,7 +68,7 @@ def planned_path(cell: str, config: dict, root: Path = Path(".")) -> tuple[Path,
     newer and different each time, which is what makes Snakemake run a cell again after a failure (notes of the design,
     scheme U3). The file is derived and git-ignored.
     """
-    path = root / PLANS / f"{cell}.json"
+    path = root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
     spec = resolve(cell, config, root)
     fingerprint = results.digest(spec)
     answered = results.recorded(results.path_of(cell, root)) == fingerprint
