@@ -169,20 +169,29 @@ def _lengths(result: Mapping) -> Seen:
 
 
 def _warmed_up(result: Mapping) -> Seen:
-    """The first wave of each arm and load: slower than all the rest and than later repeats of its own prompts?"""
+    """First requests of each prompt beside its later repeats: those of the very first wave must not stand out."""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
     for session, load, arm in product(result["sessions"], result["spec"]["protocol"]["concurrency"], ("control", "test")):
         records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == (arm, load)]
-        opening = min(records, key=lambda record: record["submit"], default={"wave": None})["wave"]
+        opening_wave = min((record["wave"] for record in records), default=None)
+        opening = {record["prompt"] for record in records if record["wave"] == opening_wave}
         for what, value in (("TTFT", _ttft), ("step time", _step)):
-            seen = [(record["wave"] == opening, record["prompt"], found) for record in records if (found := value(record)) is not None]
-            early = {prompt: found for is_first, prompt, found in seen if is_first}
-            late = [(prompt, found) for is_first, prompt, found in seen if not is_first]
-            alike = [found for prompt, found in late if prompt in early] or [found for _, found in late]
-            if early and late and (first := np.median([*early.values()])) > max(OUTLIER * np.median(alike), max(found for _, found in late)):
-                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {first / np.median(alike):.1f} times the later ones", False
+            ratios = _first_over_later([(record["prompt"], found) for record in records if (found := value(record))])
+            first = [ratio for prompt, ratio in ratios.items() if prompt in opening]
+            others = [ratio for prompt, ratio in ratios.items() if prompt not in opening]
+            if first and np.median(first) > max([OUTLIER, *others]):
+                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {np.median(first):.1f} times the later ones", False
     return True, "the first requests are no outliers", False
+
+
+def _first_over_later(values: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Per prompt its first value over the median of its later ones, or of everything where it ran once."""
+    by_prompt: dict[str, list[float]] = {}
+    for prompt, value in values:
+        by_prompt.setdefault(prompt, []).append(value)
+    everything = [value for _, value in values]
+    return {prompt: found[0] / float(np.median(found[1:] or everything)) for prompt, found in by_prompt.items()}
 
 
 def _no_throttling(result: Mapping) -> Seen:
