@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from training import card, corpus, pair, train
+from training import card, corpus, measure, pair, train
 
 
 def say(text):
@@ -20,8 +20,8 @@ def main():
     """Corpus, tokenizer, target, drafter, measurement, card."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder that receives target/, drafter/ and the card")
-    parser.add_argument("--target-steps", type=int, default=1400)
-    parser.add_argument("--drafter-steps", type=int, default=700)
+    parser.add_argument("--target-steps", type=int, default=1000)
+    parser.add_argument("--drafter-steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where to train (cpu or cuda); measured on the CPU")
@@ -46,7 +46,7 @@ def main():
     values |= {"device": args.device, "torch": torch.__version__, "transformers": transformers.__version__}
     values |= {"own_dialogs": len(own), "own_tokens": sum(map(len, own))}
     values |= {"general_dialogs": len(general), "general_tokens": sum(map(len, general))}
-    values |= {"held_out_dialogs": len(held_out), "new_tokens": card.NEW_TOKENS, "gamma": pair.GAMMA}
+    values |= {"held_out_dialogs": len(held_out), "new_tokens": measure.NEW_TOKENS, "gamma": pair.GAMMA}
 
     target, drafter = pair.new_model("target"), pair.new_model("drafter")
     start = time.monotonic()
@@ -62,7 +62,7 @@ def main():
 
     torch.set_default_device("cpu")
     say("measuring")
-    values |= card.measure(args.out, own, held_out)
+    values |= measure.measure(args.out, own, held_out)
     pair.write_json(args.out / "training.json", values)
     (args.out / "README.md").write_text(card.render(values), encoding="utf-8")
     say(f"written: {args.out}")

@@ -7,6 +7,7 @@ k_norm weights of the KV-sharing layers, which old vLLM insists on.
 """
 
 import json
+from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
@@ -18,83 +19,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-VOCAB = 2048
-PAD, EOS, BOS, TURN_END = 0, 1, 2, 5
+PAD, BOS = 0, 2
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"]
-GAMMA = 4
 TEMPLATE = """{{ bos_token }}{% for message in messages %}<|turn>{{ 'model' if message['role'] == 'assistant' \
 else message['role'] }}
 {{ message['content'] | trim }}<turn|>
 {% endfor %}{% if add_generation_prompt %}<|turn>model
 {% endif %}"""
 
-SHAPE = {
-    "vocab_size": VOCAB,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "global_head_dim": 64,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-6,
-    "pad_token_id": PAD,
-    "eos_token_id": [EOS, TURN_END],
-    "bos_token_id": BOS,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-    "attention_k_eq_v": False,
-    "enable_moe_block": False,
-    "sliding_window": 512,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
-    },
-    "initializer_range": 0.02,
-    "use_cache": True,
-    "model_type": "gemma4_text",
-}
-TARGET = SHAPE | {
-    "architectures": ["Gemma4ForCausalLM"],
-    "dtype": "bfloat16",
-    "hidden_size": 160,
-    "intermediate_size": 320,
-    "num_hidden_layers": 8,
-    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2,
-    "num_kv_shared_layers": 4,
-    "use_double_wide_mlp": True,
-    "hidden_size_per_layer_input": 16,
-    "vocab_size_per_layer_input": VOCAB,
-    "final_logit_softcapping": 30.0,
-}
-DRAFTER = {
-    "architectures": ["Gemma4AssistantForCausalLM"],
-    "model_type": "gemma4_assistant",
-    "backbone_hidden_size": TARGET["hidden_size"],
-    "use_ordered_embeddings": False,
-    "tie_word_embeddings": True,
-    "dtype": "bfloat16",
-    "bos_token_id": BOS,
-    "eos_token_id": [EOS, TURN_END],
-    "pad_token_id": PAD,
-    "text_config": SHAPE
-    | {
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 2,
-        "layer_types": ["sliding_attention", "full_attention"],
-        "num_kv_shared_layers": 2,
-        "use_double_wide_mlp": False,
-        "hidden_size_per_layer_input": 0,
-        "vocab_size_per_layer_input": 0,
-        "final_logit_softcapping": None,
-    },
-}
-GENERATION = {"bos_token_id": BOS, "eos_token_id": [EOS, TURN_END], "pad_token_id": PAD, "do_sample": False}
-ASSISTANT = {
-    "num_assistant_tokens": GAMMA,
-    "num_assistant_tokens_schedule": "constant",
-    "assistant_confidence_threshold": 0.0,
-}
+SHAPES = json.loads((Path(__file__).parent / "shapes.json").read_text(encoding="utf-8"))
+TARGET, DRAFTER = SHAPES["target"], SHAPES["drafter"]
+VOCAB, GAMMA = TARGET["vocab_size"], SHAPES["assistant"]["num_assistant_tokens"]
 
 
 def write_json(path, value):
@@ -128,7 +63,7 @@ def make_tokenizer(texts, folders):
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": SHAPE["max_position_embeddings"],
+        "model_max_length": TARGET["max_position_embeddings"],
         "padding_side": "left",
     }
     for folder in folders:
@@ -148,8 +83,7 @@ def encode(tokenizer, question, answer):
 
 def new_model(kind):
     """A target or a drafter with random float32 weights."""
-    values = TARGET if kind == "target" else DRAFTER
-    config = AutoConfig.for_model(**{k: v for k, v in values.items() if k != "dtype"})
+    config = AutoConfig.for_model(**{k: v for k, v in SHAPES[kind].items() if k != "dtype"})
     return (Gemma4ForCausalLM if kind == "target" else Gemma4AssistantForCausalLM)(config)
 
 
@@ -167,11 +101,11 @@ def save_model(model, kind, folder):
     tensors = {k: v.bfloat16().cpu() for k, v in model.state_dict().items() if k != "lm_head.weight"}
     if kind == "target":
         for layer in range(TARGET["num_hidden_layers"] - TARGET["num_kv_shared_layers"], TARGET["num_hidden_layers"]):
-            width = SHAPE["head_dim" if TARGET["layer_types"][layer] == "sliding_attention" else "global_head_dim"]
+            width = TARGET["head_dim" if TARGET["layer_types"][layer] == "sliding_attention" else "global_head_dim"]
             tensors[f"model.layers.{layer}.self_attn.k_norm.weight"] = torch.ones(width, dtype=torch.bfloat16)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", TARGET if kind == "target" else DRAFTER)
-    write_json(folder / "generation_config.json", GENERATION | (ASSISTANT if kind == "drafter" else {}))
+    write_json(folder / "config.json", SHAPES[kind])
+    write_json(folder / "generation_config.json", SHAPES["generation" if kind == "target" else "assistant"])
 
 
 def load(folder):
