@@ -1,0 +1,1 @@
+"""From committed results to what people read: tables, plots, page, advice, exports."""

@@ -1,0 +1,142 @@
+"""Words from numbers, by rules.
+
+1. A comparison says `enable` if it is faster, `do not enable` if slower, `unresolved` otherwise (`effect.verdict`).
+2. A group of comparisons (a scenario, a GPU, an engine) says what all of them say. Faster and unresolved ones give
+   `enable where shown`, slower and unresolved ones `do not enable`, faster beside slower ones `depends`.
+3. Evidence is called thin, with the reason, where a group has a comparison of a single session (noise between sessions
+   not seen) or of fewer than FEW_PROMPTS prompts, has no more than one comparison, or, unless it is a GPU, one GPU.
+4. Where a cell's verdict at a higher concurrency differs from that at its lowest, the text says so.
+
+Invalid cells, random weights and synthetic acceptance never get here: `Study.comparisons` leaves them out.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mtpbench.report.cells import Comparison
+from mtpbench.report.figures import Figure, Null, derived
+
+FEW_PROMPTS = 8
+NAMED = 6  # comparisons that a sentence names before it says "and others"
+WORDS = {"faster": "enable", "slower": "do not enable", "unresolved": "unresolved"}
+SCENARIOS = {"generic": "open text"}
+SCOPES: dict[str, Callable[[Comparison], str]] = {
+    "scenario": lambda item: SCENARIOS.get(item.cell.prompts, item.cell.prompts),
+    "hardware": lambda item: item.cell.gpu,
+    "engine": lambda item: item.cell.engine,
+}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a group of comparisons says: a word, and a sentence of text and figures that grounds it."""
+
+    subject: str
+    word: str
+    parts: tuple
+    thin: tuple[str, ...]
+
+
+def method(item: Comparison) -> str:
+    """The method as people call it."""
+    return item.cell.document["spec"]["mode"]["method"].upper()
+
+
+def word(verdicts: Iterable[str]) -> str:
+    """Rule 2."""
+    found = set(verdicts)
+    if len(found) == 1:
+        return WORDS[found.pop()]
+    if {"faster", "slower"} <= found:
+        return "depends"
+    return "enable where shown" if "faster" in found else "do not enable"
+
+
+def thin(items: list[Comparison], scope: str) -> tuple[str, ...]:
+    """Rule 3."""
+    reasons = {
+        "a single comparison": len(items) == 1,
+        "one GPU": scope != "hardware" and len(items) > 1 and len({item.cell.gpu for item in items}) == 1,
+        "one session a cell, so noise between sessions was not seen": any(len(item.cell.sessions) == 1 for item in items),
+        "few prompts": any((item.load.data["speedup"] or {"prompts": 0})["prompts"] < FEW_PROMPTS for item in items),
+    }
+    return tuple(reason for reason, holds in reasons.items() if holds)
+
+
+def advice(comparisons: list[Comparison], scope: str) -> list[Advice]:
+    """One advice for each group of a scope, and each method."""
+    groups: dict[tuple, list[Comparison]] = {}
+    for item in comparisons:
+        groups.setdefault((SCOPES[scope](item), method(item)), []).append(item)
+    several = len({name for _, name in groups}) > 1
+    found = []
+    for (subject, name), items in groups.items():
+        verdict = word(item.verdict for item in items)
+        found.append(Advice(f"{subject}, {name}" if several else subject, verdict, _sentence(items), thin(items, scope)))
+    return found
+
+
+def load_changes(comparisons: list[Comparison]) -> list[tuple]:
+    """Rule 4, a sentence each."""
+    by_cell: dict[str, list[Comparison]] = {}
+    for item in comparisons:
+        by_cell.setdefault(item.cell.name, []).append(item)
+    sentences = []
+    for items in by_cell.values():
+        first, *others = sorted(items, key=lambda item: item.load.concurrency)
+        for other in others:
+            if other.verdict != first.verdict:
+                where = [item.load.figure("concurrency", "count") for item in (first, other)]
+                sentences.append(
+                    (f"{label(first)}: {WORDS[first.verdict]} at concurrency ", where[0], f", but {WORDS[other.verdict]} at ", where[1], ".")
+                )
+                break
+    return sentences
+
+
+def label(item: Comparison) -> str:
+    """A comparison's name in a sentence; its load only where the cell has several."""
+    cell = item.cell
+    load = f" at concurrency {item.load.concurrency}" if len(cell.loads) > 1 else ""
+    return f"{cell.gpu} {cell.engine} {cell.prompts} {cell.mode}{load}"
+
+
+def resolvable(item: Comparison) -> Figure | Null:
+    """The smallest effect that a comparison could have shown."""
+    return derived("larger", item.load.figure("speedup/half_width", "percent"), item.floor, format="percent")
+
+
+def _sentence(items: list[Comparison]) -> tuple:
+    """What the group's comparisons say, each kind with its range; names where they differ."""
+    kinds = {verdict: [item for item in items if item.verdict == verdict] for verdict in WORDS}
+    kinds = {verdict: found for verdict, found in kinds.items() if found}
+    clauses: list[tuple] = []
+    for verdict, found in kinds.items():
+        who = _quantifier(found) if len(kinds) == 1 else _names(found)
+        if verdict == "unresolved":
+            clauses.append((f"{who}: unresolved", *_hidden(found)))
+        else:
+            clauses.append((f"{who}: {verdict}, ", *_range(found)))
+    parts = [part for clause in clauses for part in (*clause, "; ")]
+    return (*parts[:-1], ".")
+
+
+def _quantifier(items: list[Comparison]) -> str:
+    return "every comparison" if len(items) > 1 else label(items[0])
+
+
+def _names(items: list[Comparison]) -> str:
+    return ", ".join(map(label, items[:NAMED])) + (" and others" if len(items) > NAMED else "")
+
+
+def _range(items: list[Comparison]) -> tuple:
+    ratios = sorted((item.ratio for item in items), key=lambda figure: figure.value)
+    return (ratios[0],) if len(items) == 1 else (ratios[0], " to ", ratios[-1])
+
+
+def _hidden(items: list[Comparison]) -> tuple:
+    """How large an effect could hide in unresolved comparisons, where that can be said."""
+    sizes = [size for size in map(resolvable, items) if isinstance(size, Figure)]
+    if len(sizes) < len(items):
+        return (f" ({next(item.reason for item in items if isinstance(resolvable(item), Null))})",)
+    return (" (an effect of up to ", max(sizes, key=lambda figure: figure.value), " could hide)")

@@ -1,0 +1,306 @@
+"""From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from mtpbench import results
+from mtpbench.analysis import effect
+from mtpbench.errors import UserError
+from mtpbench.report.figures import Figure, Null, derived, lookup, step_quantiles
+
+ARMS = ("control", "test")
+BULKY = ("requests", "windows", "losslessness")  # of a session; nothing but step times is shown of them
+PARALLEL_FROM = 64  # results; below that, starting processes costs more than they save
+
+
+def _read(path: Path) -> tuple[dict | None, dict, str]:
+    """A result without its bulk, the quantiles of its step times, and what was wrong with the file."""
+    try:
+        document = results.read(path)
+    except UserError as error:
+        return None, {}, str(error)
+    steps = step_quantiles(document["sessions"])
+    for session in document["sessions"]:
+        for key in BULKY:
+            session.pop(key, None)
+        session.get("telemetry", {}).pop("rows", None)
+    return document, steps, ""
+
+
+@dataclass
+class Cell:
+    """One result as the report sees it."""
+
+    name: str
+    document: dict
+    steps: dict = field(default_factory=dict)
+    in_matrix: bool = True
+
+    def __post_init__(self):
+        self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
+
+    @property
+    def path(self) -> str:
+        return results.path_of(self.name).as_posix()
+
+    @property
+    def summary(self) -> dict:
+        return self.document["summary"]
+
+    @property
+    def speculative(self) -> bool:
+        return self.document["spec"]["mode"]["method"] != "none"
+
+    @property
+    def gamma(self) -> int | None:
+        return self.document["spec"]["mode"].get("num_speculative_tokens")
+
+    @property
+    def sessions(self) -> list[dict]:
+        return self.document["sessions"]
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What a reader must know before believing a number of this cell."""
+        models = [session["model"] for session in self.sessions]
+        return tuple(
+            mark
+            for mark, holds in {
+                "random weights": any(model.get("random") for model in models),
+                "synthetic acceptance · diagnostic": any(model.get("synthetic_acceptance") for model in models),
+                "outside the matrix": not self.in_matrix,
+            }.items()
+            if holds
+        )
+
+    @property
+    def diagnostic(self) -> bool:
+        """Whether the speed-up stands for no model: it shows what drafting costs, and is no ground for advice."""
+        return any(session["model"].get(key) for session in self.sessions for key in ("random", "synthetic_acceptance"))
+
+    @cached_property
+    def loads(self) -> list["Load"]:
+        return [Load(self, index, load["concurrency"]) for index, load in enumerate(self.summary["loads"])]
+
+    def figure(self, pointer: str, format: str) -> Figure | Null:
+        """The figure at a pointer of the result, or the recorded reason why there is none."""
+        try:
+            value = lookup(self.document, pointer)
+        except KeyError:
+            return Null(self._reason(pointer))
+        return Null(self._reason(pointer)) if value is None else Figure(value, format, f"{self.path}#{pointer}", self._records(pointer))
+
+    def _reason(self, pointer: str) -> str:
+        parts = pointer.split("/")
+        if "arms" in parts and parts[1] == "summary":
+            arm, name = lookup(self.document, "/".join(parts[:6])), parts[6]
+            default = "no speculation in this arm" if name == "acceptance" else "not recorded"
+            return arm.get("reasons_null", {}).get(name) or default
+        if "e2e_speedup" in parts:
+            return "no pair of equal length"
+        if "speedup" in parts:
+            return "fewer than two prompts with a pair"
+        return "not recorded"
+
+    def _records(self, pointer: str) -> str:
+        """Which records a summary's number was computed from, in words short enough for a tooltip."""
+        parts = pointer.split("/")
+        if parts[1:3] == ["summary", "loads"]:
+            load = f"concurrency {self.summary['loads'][int(parts[3])]['concurrency']}"
+            whose = f"arm {parts[5]}" if parts[4] == "arms" else "both arms"
+            if parts[4] == "prompts":
+                whose += f", prompt {lookup(self.document, '/'.join([*parts[:6], 'prompt']))}"
+            return f"/sessions/*/requests, {whose}, {load}"
+        if parts[1:3] == ["summary", "losslessness"]:
+            return "/sessions/*/losslessness"
+        return "/sessions/*/arms" if parts[1:3] == ["summary", "cold_start_s"] else ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load point of a cell: what a row of most tables is about."""
+
+    cell: Cell
+    index: int
+    concurrency: int
+
+    @property
+    def data(self) -> dict:
+        return self.cell.summary["loads"][self.index]
+
+    def figure(self, name: str, format: str) -> Figure | Null:
+        return self.cell.figure(f"/summary/loads/{self.index}/{name}", format)
+
+    def step(self, arm: str, share: float) -> Figure | Null:
+        """A quantile of this load's step times; it is in no summary, so it leads to the records."""
+        quantiles = self.cell.steps.get((arm, self.concurrency))
+        if not quantiles:
+            return Null("no step after the prefill")
+        source = f"step_quantile({self.cell.path}#/sessions, {json.dumps(arm)}, {self.concurrency}, {share})"
+        return Figure(quantiles[share], "decimal", source)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A speculative load point with the noise floor of its null cell and the verdict."""
+
+    load: Load
+    floor: Figure | Null
+    verdict: str
+    reason: str
+    resolvable: float | None
+
+    @property
+    def cell(self) -> Cell:
+        return self.load.cell
+
+    @property
+    def ratio(self) -> Figure | Null:
+        return self.load.figure("speedup/ratio", "ratio")
+
+    @property
+    def interval(self) -> tuple:
+        low, high = (self.load.figure(f"speedup/{end}", "ratio") for end in ("low", "high"))
+        return (low,) if isinstance(low, Null) else (low, " to ", high)
+
+
+@dataclass
+class Study:
+    """Everything that the report is made from."""
+
+    cells: list[Cell]
+    gaps: list[tuple[str, str, str]]  # cell, state (missing, stale, unreadable), what is known about it
+    config: dict
+
+    @cached_property
+    def by_name(self) -> dict[str, Cell]:
+        return {cell.name: cell for cell in self.cells}
+
+    @cached_property
+    def valid(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.summary["valid"]]
+
+    @cached_property
+    def invalid(self) -> list[Cell]:
+        return [cell for cell in self.cells if not cell.summary["valid"]]
+
+    @cached_property
+    def speculative(self) -> list[Comparison]:
+        """Every load point of every valid speculative cell."""
+        return [self._compare(load) for cell in self.valid if cell.speculative for load in cell.loads]
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Those that speak of a real model, so that advice may rest on them."""
+        return [comparison for comparison in self.speculative if not comparison.cell.diagnostic]
+
+    @cached_property
+    def single_session(self) -> bool:
+        return any(len(cell.sessions) == 1 for cell in self.valid)
+
+    def floor(self, load: Load) -> Figure | Null:
+        """The noise floor at a load: what the null cell of the same GPU, engine and prompt set shows there."""
+        cell = load.cell
+        null = self.by_name.get(f"{cell.gpu}_{cell.engine}_{cell.prompts}_baseline")
+        if null is None:
+            return Null("no null cell measured")
+        if not null.summary["valid"]:
+            return Null("the null cell is invalid")
+        same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
+        if same is None:
+            return Null("the null cell has no such load")
+        if effect.noise_floor(same.data["speedup"]) is None:
+            return Null("the null cell has no interval")
+        return derived("noise_floor", same.figure("speedup", "text"), format="percent")
+
+    def price(self, gpu: str) -> Figure | Null:
+        """The list price of an hour of a GPU."""
+        value = (self.config.get("gpus", {}).get(gpu, {}).get("price") or {}).get("usd_per_hour")
+        if value is None:
+            return Null(f"no price for {gpu} in the configuration")
+        return Figure(value, "dollars", f"config/config.yaml#/gpus/{gpu}/price/usd_per_hour")
+
+    def _compare(self, load: Load) -> Comparison:
+        floor = self.floor(load)
+        found = effect.verdict(load.data["speedup"], None if isinstance(floor, Null) else floor.value)
+        reason = found["reason"] or ""
+        if isinstance(floor, Null) and load.data["speedup"]:
+            reason = floor.reason
+        return Comparison(load, floor, found["verdict"], reason, found["resolvable"])
+
+
+def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
+    """The study of all results under `root`.
+
+    `states` is what `spec.states` says of every cell; without it every result counts as fresh and in the matrix. It was
+    written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
+    """
+    root, gaps, wanted = Path(root), [], {}
+    for name in [path.parent.name for path in results.existing(root)] if states is None else states:
+        state = (states or {}).get(name, {"state": "fresh", "in_matrix": True, "differences": []})
+        current = state["state"] in ("fresh", "foreign") or (state["in_matrix"] and not partial)
+        if current and results.path_of(name, root).exists():
+            wanted[name] = state["in_matrix"]
+        elif state["in_matrix"] or state["state"] == "stale":
+            gaps.append((name, "missing" if current else state["state"], "; ".join(state["differences"])))
+    cells = []
+    for (name, in_matrix), (document, steps, error) in zip(wanted.items(), _read_all(root, list(wanted))):
+        if document is None:
+            gaps.append((name, "unreadable", error))
+        else:
+            cells.append(Cell(name, document, steps, in_matrix))
+    return Study(cells, gaps, config or {})
+
+
+def _read_all(root: Path, names: list[str]) -> Iterator[tuple]:
+    paths = [results.path_of(name, root) for name in names]
+    if len(paths) < PARALLEL_FROM:
+        yield from map(_read, paths)
+    else:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            yield from pool.map(_read, paths, chunksize=8)
+
+
+def frame(study: Study) -> pd.DataFrame:
+    """Tidy: one row a cell, load point and arm; the comparison's columns stand in the rows of its test arm."""
+    compared = {(item.cell.name, item.load.index): item for item in study.speculative}
+    rows = []
+    for cell in study.cells:
+        for point in cell.loads:
+            for arm in ARMS:
+                row = {
+                    "cell": cell.name, "gpu": cell.gpu, "engine": cell.engine, "prompts": cell.prompts, "mode": cell.mode,
+                    "concurrency": point.concurrency, "arm": arm, "valid": cell.summary["valid"],
+                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks), "device": cell.document["spec"]["device"]["name"],
+                    "gamma": cell.gamma, "sessions": len(cell.sessions), "created_at": cell.document["created_at"],
+                    "fingerprint": cell.document["fingerprint"], **_flat(point.data["arms"][arm]),
+                }  # fmt: skip
+                if arm == "test" and point.data["speedup"]:
+                    row |= {f"speedup_{key}": value for key, value in point.data["speedup"].items()}
+                if arm == "test" and (item := compared.get((cell.name, point.index))):
+                    row |= {"verdict": item.verdict, "noise_floor": getattr(item.floor, "value", None)}
+                rows.append(row)
+    return pd.DataFrame(rows, columns=None if rows else ["cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "valid"])
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    """Nested numbers as flat columns; histograms and reasons as JSON text."""
+    flat = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if key in ("ids_per_step", "reasons_null"):
+            flat[name] = json.dumps(value)
+        elif isinstance(value, dict):
+            flat |= _flat(value, f"{name}_")
+        elif isinstance(value, list):
+            flat |= {f"{name}_{position}": item for position, item in enumerate(value, start=1)}
+        else:
+            flat[name] = value
+    return flat

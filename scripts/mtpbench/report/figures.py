@@ -1,0 +1,296 @@
+"""The one place where a number becomes text, and where the text is led back to its number.
+
+A figure has a source: either a reference, `metrics/runs/<cell>/result.json#/summary/loads/0/speedup/ratio` (a file under
+the repository root and a JSON pointer as its fragment, RFC 6901), or a formula over references, `quotient(ref, ref)`.
+It goes out as a link to the (first) reference whose title carries format and formula, so that `shown` can walk what
+people read and `recompute` can say what should stand there.
+"""
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from mtpbench.analysis import effect
+from mtpbench.errors import UserError
+
+
+def _decimal(value: float) -> str:
+    """Three significant digits, never an exponent: 0.0123, 1.23, 12.3, 1,230."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    return f"{value:,.{digits}f}"
+
+
+FORMATS: dict[str, Callable] = {
+    "ratio": lambda value: f"{value:.2f}×",
+    "length": lambda value: f"{value:.2f}",
+    "percent": lambda value: f"{100 * value:.1f} %",
+    "decimal": _decimal,
+    "count": lambda value: f"{value:,.0f}",
+    "gigabytes": lambda value: _decimal(value / 1e9),
+    "dollars": lambda value: f"${_decimal(value)}",
+    "probability": lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001",
+    "text": str,
+    "short": lambda value: value[:12],
+    "exact": repr,
+}
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def step_quantiles(sessions: list[dict]) -> dict[tuple[str, int], dict[float, float]]:
+    """By arm and concurrency: the QUANTILES of the step times in ms, over the records of all sessions."""
+    times: dict[tuple[str, int], list] = {}
+    for session in sessions:
+        for request in session["requests"]:
+            times.setdefault((request["arm"], request["concurrency"]), []).append(np.diff(request["times"]))
+    steps = {key: 1e3 * np.concatenate(parts) for key, parts in times.items()}
+    return {
+        key: dict(zip(QUANTILES, np.quantile(found, QUANTILES).tolist())) for key, found in steps.items() if len(found)
+    }
+
+
+def _step_quantile(sessions: list[dict], arm: str, concurrency: int, share: float) -> float:
+    return step_quantiles(sessions)[arm, concurrency][share]
+
+
+FORMULAS: dict[str, Callable] = {
+    "quotient": lambda over, under: over / under,
+    "larger": max,
+    "number": len,
+    "total": lambda *values: sum(values),
+    "mean": lambda *values: float(np.mean(values)),
+    # tau * T_base / T_step: what the cost model expects of a speed-up
+    "predicted": lambda length, base, step: length * base / step,
+    # acceptance length from a published acceptance rate in percent, at a gamma
+    "length_of_rate": lambda percent, gamma: 1 + float(percent) / 100 * gamma,
+    "dollars_per_million": lambda hourly, per_second: hourly / 3600 / per_second * 1e6,
+    # every second of the sessions is paid for, but two arms share them: each pays for its own load and half the rest
+    "sessions_seconds": lambda sessions: sum(session["seconds"]["total"] for session in sessions),
+    "dollars_per_million_all_in": lambda hourly, seconds, tokens: hourly / 3600 * seconds / tokens * 1e6,
+    "step_quantile": _step_quantile,
+    "noise_floor": effect.noise_floor,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number as people see it, and where it comes from."""
+
+    value: object
+    format: str
+    source: str
+    records: str = ""
+
+    @property
+    def text(self) -> str:
+        return FORMATS[self.format](self.value)
+
+    @property
+    def reference(self) -> str:
+        """The (first) file and pointer."""
+        return re.search(r"[^\s(,]+#/[^\s,)]*", self.source).group()
+
+    @property
+    def file(self) -> str:
+        return self.reference.partition("#")[0]
+
+    @property
+    def pointer(self) -> str:
+        return self.reference.partition("#")[2]
+
+    @property
+    def title(self) -> str:
+        """`format · formula · records`, without a formula where the link itself says all."""
+        formula = [] if self.source == self.reference else [self.source]
+        return " · ".join([self.format, *formula, *([f"records: {self.records}"] if self.records else [])])
+
+    def markdown(self, up: str = "../") -> str:
+        return f'[{self.text}]({up}{self.reference} "{self.title}")'
+
+    def html(self, up: str = "../") -> str:
+        href, title, text = (html.escape(part) for part in (up + self.reference, self.title, self.text))
+        return f'<a class="f" href="{href}" title="{title}">{text}</a>'
+
+
+@dataclass(frozen=True)
+class Null:
+    """A number that there is not, with the reason why; never a zero."""
+
+    reason: str
+
+    @property
+    def text(self) -> str:
+        return f"n/a: {self.reason}"
+
+    def markdown(self, up: str = "../") -> str:
+        return self.text.replace("|", "\\|")
+
+    def html(self, up: str = "../") -> str:
+        return f'<span class="null" title="{html.escape(self.text)}">{html.escape(self.text)}</span>'
+
+
+def derived(formula: str, *parts, format: str, records: str = "") -> Figure | Null:
+    """A figure computed from others (and plain constants) by a named formula; Null when one of them is Null."""
+    for part in parts:
+        if isinstance(part, Null):
+            return part
+    values = [part.value if isinstance(part, Figure) else part for part in parts]
+    sources = [part.source if isinstance(part, Figure) else json.dumps(part) for part in parts]
+    try:
+        value = FORMULAS[formula](*values)
+    except ZeroDivisionError:
+        return Null(f"{formula} would divide by zero")
+    inherited = next((part.records for part in parts if isinstance(part, Figure) and part.records), "")
+    return Figure(value, format, f"{formula}({', '.join(sources)})", records or inherited)
+
+
+def lookup(document, pointer: str):
+    """The value at a JSON pointer. Raises KeyError, naming the pointer, where there is none."""
+    for part in pointer.split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        try:
+            document = document[int(part)] if isinstance(document, list) else document[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise KeyError(pointer) from None
+    return document
+
+
+class Files:
+    """Documents under a root by their path: JSON, YAML, or CSV as a list of rows. Each is read once."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root)
+        self._known: dict[str, object] = {}
+
+    def __getitem__(self, name: str):
+        if name not in self._known:
+            text = (self.root / name).read_text(encoding="utf-8")
+            if name.endswith(".csv"):
+                self._known[name] = list(csv.DictReader(io.StringIO(text)))
+            else:
+                self._known[name] = yaml.safe_load(text) if name.endswith((".yaml", ".yml")) else json.loads(text)
+        return self._known[name]
+
+
+_TOKEN = re.compile(r"\s*(?:(?P<name>[a-z_]+)\(|(?P<reference>[^\s(,\"]+#/[^\s,)]*)|(?P<literal>\"[^\"]*\"|[-\d.e]+))")
+
+
+def evaluate(source: str, files: Files):
+    """The value of a source, read from the files again. Raises ValueError for a source that is none."""
+
+    def parse(position: int):
+        found = _TOKEN.match(source, position)
+        if not found:
+            raise ValueError(f"not a source: {source!r} at {position}")
+        position = found.end()
+        if found["reference"]:
+            file, _, pointer = found["reference"].partition("#")
+            return lookup(files[file], pointer), position
+        if found["literal"]:
+            return json.loads(found["literal"]), position
+        arguments = []
+        while source[position] != ")":
+            value, position = parse(position)
+            arguments.append(value)
+            position += source[position] == ","
+        return FORMULAS[found["name"]](*arguments), position + 1
+
+    return parse(0)[0]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure as it was found in something that people read."""
+
+    where: str
+    text: str
+    source: str
+    format: str
+
+
+def recompute(shown: Shown, files: Files) -> str:
+    """What should stand there."""
+    return FORMATS[shown.format](evaluate(shown.source, files))
+
+
+def _from_link(where: str, text: str, href: str, title: str) -> Shown:
+    format, *rest = title.split(" · ")
+    formula = next((part for part in rest if not part.startswith("records: ")), None)
+    return Shown(where, text, formula or re.sub(r"^(\.\./)+", "", href), format)
+
+
+class _Links(HTMLParser):
+    """Collects the figures of a page."""
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.where, self.found, self._open = where, [], None
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag == "a" and attributes.get("class") == "f":
+            self._open = [attributes, ""]
+
+    def handle_data(self, data):
+        if self._open:
+            self._open[1] += data
+
+    def handle_endtag(self, tag):
+        if tag == "a" and self._open:
+            attributes, text = self._open
+            self.found.append(_from_link(self.where, text, attributes["href"], attributes["title"]))
+            self._open = None
+
+
+_MARKDOWN_LINK = re.compile(r'\[([^\]]*)\]\(([^\s)]+#/[^\s)]*) "([^"]*)"\)')
+
+
+def shown_in(path: Path, root: Path) -> Iterator[Shown]:
+    """Every figure of one page, Markdown file or plot's CSV."""
+    where, text = str(path.relative_to(root)), path.read_text(encoding="utf-8")
+    if path.suffix == ".html":
+        page = _Links(where)
+        page.feed(text)
+        yield from page.found
+    elif path.suffix == ".md":
+        for found in _MARKDOWN_LINK.finditer(text):
+            yield _from_link(where, *found.groups())
+    else:
+        for row in csv.DictReader(io.StringIO(text)):
+            for column, value in row.items():
+                if source := row.get(f"{column}_source"):
+                    yield Shown(where, value, source, "exact")
+
+
+def shown(root: Path) -> Iterator[Shown]:
+    """Every figure that people are shown: in the report, the README, and the data of the plots."""
+    root = Path(root)
+    pages = [root / "report/results.md", root / "report/index.html", root / "README.md"]
+    for path in [*pages, *sorted((root / "metrics/plots").glob("*.csv"))]:
+        if path.exists():
+            yield from shown_in(path, root)
+
+
+def check(root: Path) -> int:
+    """Compare every shown figure with its source; how many there are. Raises UserError naming the first that differs."""
+    files, number = Files(root), 0
+    for number, figure in enumerate(shown(root), start=1):
+        try:
+            expected = recompute(figure, files)
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            raise UserError(f"{figure.where}: {figure.text!r} leads nowhere: {figure.source} ({error!r})") from None
+        if expected != figure.text:
+            raise UserError(f"{figure.where} shows {figure.text!r} where {figure.source} gives {expected!r}")
+    return number
