@@ -14,8 +14,11 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from mtpbench.measuring.device import peak_resident_bytes
 from mtpbench.measuring.engines.base import COUNTERS, Engine
 
-GPU_SHARE_OF_AN_ARM = 0.45  # two engines lie in one GPU's memory; engine.options has the last word
-CPU_CACHE_BYTES = 512 << 20
+# Where vLLM's defaults do not fit two engines side by side; engine.options has the last word.
+ON_GPU = {"gpu_memory_utilization": 0.45}
+# By default vLLM takes nearly all of the machine's memory, and compiling takes longer than a whole cell of the small pair.
+ON_CPU = {"kv_cache_memory_bytes": 512 << 20, "enforce_eager": True}
+SYNTHETIC = ("rejection_sample_method", "synthetic_acceptance_length", "synthetic_acceptance_rates")
 
 
 class Vllm(Engine):
@@ -38,7 +41,7 @@ class Vllm(Engine):
                     "enable_prefix_caching": False,
                     "disable_log_stats": False,
                     "worker_extension_cls": f"{__package__}.vllm_worker.Report",
-                    **({"gpu_memory_utilization": GPU_SHARE_OF_AN_ARM} if self.on_gpu else {"kv_cache_memory_bytes": CPU_CACHE_BYTES}),
+                    **(ON_GPU if self.on_gpu else ON_CPU),
                     **self.options,
                 },
             )
@@ -47,6 +50,22 @@ class Vllm(Engine):
         # Prometheus, in this thread and in every step; this one only adds up.
         self.stats = self.engine.logger_manager = _StepStats()
         self.names = map(str, itertools.count())
+
+    @staticmethod
+    def family(mode: dict) -> dict:
+        return {key: value for key, value in mode.items() if key not in SYNTHETIC}
+
+    def adopt(self, mode: dict) -> None:
+        """Only the sampler knows how drafts are accepted, so it is told: a start for each acceptance length would cost more."""
+        if mode != self.mode:
+            config, method = self.engine.vllm_config.speculative_config, mode.get("rejection_sample_method", "standard")
+            rates = None
+            if method == "synthetic":
+                rates = config._resolve_synthetic_acceptance_rates(
+                    mode["num_speculative_tokens"], mode.get("synthetic_acceptance_rates"), mode.get("synthetic_acceptance_length")
+                )
+            self.engine.collective_rpc("mtpbench_accept", args=(rates,))
+            config.rejection_sample_method, self.mode = method, mode
 
     def run(self, wave: list[list[int]], output_tokens: int, ignore_eos: bool) -> list[dict]:
         parameters = _greedy(
