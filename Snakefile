@@ -13,9 +13,11 @@ include: "rules/common.smk"
 include: "rules/weights.smk"
 include: "rules/measure.smk"
 include: "rules/tools.smk"
+include: "rules/validity.smk"
+include: "rules/report.smk"
 
 
 rule all:
-    input:
-        rules.report.input,
     default_target: True
+    input:
+        rules.report.output,

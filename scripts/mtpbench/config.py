@@ -44,6 +44,8 @@ def load(path: Path = DEFAULT) -> dict:
 def validate(config: dict, name: str = str(DEFAULT)) -> dict:
     """A copy of `config` with every default filled in. Raises UserError for the first mistake; `name` is the file named."""
     config = copy.deepcopy(config)
+    if config.get("partial") in ("true", "false"):  # Snakemake hands `--config partial=true` over as text
+        config["partial"] = config["partial"] == "true"
     validator = _filling_validator(read_yaml(SCHEMA))
     errors = sorted(validator.iter_errors(config), key=lambda error: list(map(str, error.absolute_path)))
     if errors:

@@ -1,5 +1,6 @@
 """From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
 
+import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from mtpbench import results
 from mtpbench.analysis import effect
@@ -42,6 +44,7 @@ class Cell:
     document: dict
     steps: dict = field(default_factory=dict)
     in_matrix: bool = True
+    stale: bool = False
 
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
@@ -63,6 +66,12 @@ class Cell:
         return self.document["spec"]["mode"].get("num_speculative_tokens")
 
     @property
+    def surroundings(self) -> dict:
+        """All of the spec that a cell shares with its null cell."""
+        spec = self.document["spec"]
+        return {**spec, "mode": None, "model": {**spec["model"], "drafter": None}}
+
+    @property
     def sessions(self) -> list[dict]:
         return self.document["sessions"]
 
@@ -75,6 +84,7 @@ class Cell:
             for mark, holds in {
                 "random weights": any(model.get("random") for model in models),
                 "synthetic acceptance · diagnostic": any(model.get("synthetic_acceptance") for model in models),
+                "stale": self.stale,
                 "outside the matrix": not self.in_matrix,
             }.items()
             if holds
@@ -198,8 +208,8 @@ class Study:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Those that speak of a real model, so that advice may rest on them."""
-        return [comparison for comparison in self.speculative if not comparison.cell.diagnostic]
+        """Those that speak of a real model under the current spec, so that an answer may rest on them."""
+        return [comparison for comparison in self.speculative if not (comparison.cell.diagnostic or comparison.cell.stale)]
 
     @cached_property
     def single_session(self) -> bool:
@@ -213,6 +223,8 @@ class Study:
             return Null("no null cell measured")
         if not null.summary["valid"]:
             return Null("the null cell is invalid")
+        if null.surroundings != cell.surroundings:
+            return Null("the null cell was measured under another spec")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:
             return Null("the null cell has no such load")
@@ -242,20 +254,21 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
     `states` is what `spec.states` says of every cell; without it every result counts as fresh and in the matrix. It was
     written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
     """
-    root, gaps, wanted = Path(root), [], {}
-    for name in [path.parent.name for path in results.existing(root)] if states is None else states:
-        state = (states or {}).get(name, {"state": "fresh", "in_matrix": True, "differences": []})
-        current = state["state"] in ("fresh", "foreign") or (state["in_matrix"] and not partial)
-        if current and results.path_of(name, root).exists():
-            wanted[name] = state["in_matrix"]
-        elif state["in_matrix"] or state["state"] == "stale":
-            gaps.append((name, "missing" if current else state["state"], "; ".join(state["differences"])))
+    root = Path(root)
+    existing = [path.parent.name for path in results.existing(root)]
+    unknown = {"state": "fresh", "in_matrix": states is None, "differences": []}
+    found = {name: (states or {}).get(name, unknown) for name in dict.fromkeys([*(states or {}), *existing])}
+    measured = [name for name in found if name in existing]
+    gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in measured]
     cells = []
-    for (name, in_matrix), (document, steps, error) in zip(wanted.items(), _read_all(root, list(wanted))):
+    for name, (document, steps, error) in zip(measured, _read_all(root, measured)):
+        stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
         if document is None:
             gaps.append((name, "unreadable", error))
-        else:
-            cells.append(Cell(name, document, steps, in_matrix))
+            continue
+        cells.append(Cell(name, document, steps, found[name]["in_matrix"], stale))
+        if stale:
+            gaps.append((name, "stale", "; ".join(found[name]["differences"])))
     return Study(cells, gaps, config or {})
 
 
@@ -304,3 +317,13 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         else:
             flat[name] = value
     return flat
+
+
+def from_arguments(description: str) -> Study:
+    """The study that a script's command line asks for, of the project in the current folder."""
+    parser = argparse.ArgumentParser(description=description.partition(":")[2].strip())
+    parser.add_argument("--states", type=Path, help="what `spec.states` says of every cell; without it all results count as fresh")
+    parser.add_argument("--partial", action="store_true", help="nothing was measured since the states were written")
+    arguments = parser.parse_args()
+    states = json.loads(arguments.states.read_text()) if arguments.states else None
+    return load(Path("."), states, arguments.partial, yaml.safe_load(Path("config/config.yaml").read_text()))

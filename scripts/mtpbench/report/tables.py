@@ -46,13 +46,16 @@ def _marks(cell: Cell) -> list[Badge]:
     return [Badge(mark, "warn", "!") for mark in cell.marks]
 
 
+def _name(cell: Cell) -> tuple:
+    """A cell's name as words, with what must be known of its numbers beside it."""
+    return (cell.name.replace("_", " "), *_marks(cell))
+
+
 def _names(load: Load) -> list:
-    """GPU, engine, prompts, mode and load of a row; what must be known of its numbers is marked beside the mode."""
-    cell = load.cell
-    return [cell.gpu, cell.engine, cell.prompts, (cell.mode, *_marks(cell)), load.figure("concurrency", "count")]
+    return [_name(load.cell), load.figure("concurrency", "count")]
 
 
-NAMES = ["GPU", "Engine", "Prompts", "Mode", "Concurrency"]
+NAMES = ["Cell", "Concurrency"]
 
 
 def _verdict(item: Comparison) -> Badge:
@@ -62,28 +65,28 @@ def _verdict(item: Comparison) -> Badge:
 
 def answer(study: Study) -> Table:
     rows = [
-        [*_names(item.load), _verdict(item), item.ratio, item.interval, item.floor, item.reason or "beyond interval and noise floor"]
+        [_name(item.cell), _verdict(item), item.ratio, item.interval, item.floor, item.load.figure("concurrency", "count"), item.reason or "beyond interval and noise floor"]
         for item in study.comparisons
     ]
-    columns = [*NAMES, "Answer", "Speed-up", "95 % interval", "Noise floor", "Why"]
+    columns = ["Cell", "Answer", "Speed-up", "95 % interval", "Noise floor", "Concurrency", "Why"]
     return Table("answer", "Is it faster?", columns, rows, NO_COMPARISON, keep=True)
 
 
 def headline(study: Study) -> Table:
     """Prompt sets across, everything else down."""
-    sets = list(dict.fromkeys(item.cell.prompts for item in study.speculative))
+    sets = list(dict.fromkeys(item.cell.prompts for item in study.comparisons))
     found: dict[tuple, dict[str, Comparison]] = {}
-    for item in study.speculative:
+    for item in study.comparisons:
         cell = item.cell
         key = (cell.gpu, cell.engine, cell.mode, item.load.concurrency, cell.marks)
         found.setdefault(key, {})[cell.prompts] = item
     rows = []
     for (gpu, engine, mode, _, _), items in found.items():
         first = next(iter(items.values()))
-        names = [gpu, engine, (mode, *_marks(first.cell)), first.load.figure("concurrency", "count")]
+        names = [(f"{gpu} {engine} {mode}", *_marks(first.cell)), first.load.figure("concurrency", "count")]
         rows.append([*names, *((items[kind].ratio, Badge("", TONES[items[kind].verdict][1], TONES[items[kind].verdict][0])) if kind in items else "not measured" for kind in sets)])
     note = ("Speed-up of time per output token, control over test. ▲ faster, ▼ slower, ○ unresolved.",)
-    return Table("headline", "Speed-up by prompt set", ["GPU", "Engine", "Mode", "Concurrency", *sets], rows, NO_COMPARISON, note, keep=True)
+    return Table("headline", "Speed-up by prompt set", ["GPU, engine, mode", "Concurrency", *sets], rows, NO_COMPARISON, note, keep=True)
 
 
 def rates(study: Study) -> Table:
@@ -109,13 +112,13 @@ def engines(study: Study) -> Table:
     for (gpu, prompts, mode, _), items in found.items():
         if len(items) > 1:
             first = next(iter(items.values()))
-            row = [gpu, prompts, (mode, *_marks(first.cell)), first.load.figure("concurrency", "count")]
+            row = [(f"{gpu} {prompts} {mode}", *_marks(first.cell)), first.load.figure("concurrency", "count")]
             for name in names:
                 rates = [items[name].load.figure(f"arms/{arm}/decode_tok_s", "decimal") if name in items else "not measured" for arm in ARMS]
                 row += [*rates, items[name].ratio if name in items else "not measured"]
             rows.append(row)
     columns = [f"{name}: {what}" for name in names for what in ("control tok/s", "test tok/s", "speed-up")]
-    return Table("engines", "Engines side by side", ["GPU", "Prompts", "Mode", "Concurrency", *columns], rows, "No comparison was measured on two engines.")
+    return Table("engines", "Engines side by side", ["GPU, prompts, mode", "Concurrency", *columns], rows, "No comparison was measured on two engines.")
 
 
 def acceptance(study: Study) -> Table:
@@ -251,8 +254,8 @@ def losslessness(study: Study) -> Table:
                 for at, found in enumerate(cell.summary["losslessness"]["differences"][:3])
                 for part in (f"{found['prompt']} at id ", cell.figure(f"/summary/losslessness/differences/{at}/first_difference", "count"), " margin ", cell.figure(f"/summary/losslessness/differences/{at}/margin", "decimal"), "; ")
             ]
-            rows.append([cell.gpu, cell.engine, cell.prompts, (cell.mode, *_marks(cell)), *counts, tuple(first[:-1]) or "none"])
-    columns = [*NAMES[:-1], "Prompts", "Identical", "Numerical tie", "Mismatch", "First differences"]
+            rows.append([_name(cell), *counts, tuple(first[:-1]) or "none"])
+    columns = [NAMES[0], "Prompts", "Identical", "Numerical tie", "Mismatch", "First differences"]
     return Table("losslessness", "Losslessness", columns, rows, NO_COMPARISON)
 
 
@@ -261,8 +264,8 @@ def cold_start(study: Study) -> Table:
     for cell in study.valid:
         starts = [cell.figure(f"/summary/cold_start_s/{arm}", "decimal") for arm in ARMS]
         seconds = [cell.figure(f"/sessions/0/seconds/{name}", "decimal") for name in ("load", "warmup", "measure", "total")]
-        rows.append([cell.gpu, cell.engine, cell.prompts, (cell.mode, *_marks(cell)), *starts, *seconds])
-    columns = [*NAMES[:-1], "Start control, s", "Start test, s", "Load, s", "Warm-up, s", "Measuring, s", "Session, s"]
+        rows.append([_name(cell), *starts, *seconds])
+    columns = [NAMES[0], "Start control, s", "Start test, s", "Load, s", "Warm-up, s", "Measuring, s", "Session, s"]
     return Table("cold_start", "Cold start", columns, rows, "No valid cell.", ("The seconds are those of a cell's first session.",), fold=True)
 
 
@@ -310,7 +313,7 @@ def provenance(study: Study) -> Table:
         versions = [(f"{name} ", cell.figure(f"/sessions/0/software/{name}", "text"), " ") for name in ("torch", "transformers", "vllm", "cuda") if session["software"].get(name)]
         device = [cell.figure(f"/sessions/0/device/{name}", "text") for name in ("name", "driver")]
         made = [cell.figure("/created_at", "text"), cell.figure("/fingerprint", "short"), cell.figure("/provenance/commit", "short")]
-        rows.append([(cell.name, *_marks(cell)), *device, tuple(part for version in versions for part in version) or "not recorded", derived("number", cell.figure("/sessions", "text"), format="count"), *made])
+        rows.append([_name(cell), *device, tuple(part for version in versions for part in version) or "not recorded", derived("number", cell.figure("/sessions", "text"), format="count"), *made])
     columns = ["Cell", "Device", "Driver", "Versions", "Sessions", "Made", "Fingerprint", "Commit"]
     return Table("provenance", "Provenance", columns, rows, "No result.", fold=True)
 

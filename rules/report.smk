@@ -1,0 +1,78 @@
+"""From the results to what people read; measures nothing itself, and is cheap to run again.
+
+INPUTS:
+    metrics/specs/all/states.json   which cells are fresh, missing, stale, or outside the matrix
+    metrics/runs/*/result.json      every result there is; those of the matrix are measured first, unless `partial` is set
+
+OUTPUTS:
+    metrics/plots/{name}.svg, .png, .csv
+    report/results.md, report/index.html
+    metrics/cells.csv, .parquet, metrics/exports/
+    README.md                       between its markers
+"""
+
+PLOTS = [
+    "speedup",
+    "acceptance_speedup",
+    "acceptance_position",
+    "step_times",
+    "roofline",
+    "cost",
+    "curves",
+    "predicted",
+]
+TEMPLATES = [
+    "results.md.jinja",
+    "index.html.jinja",
+    "published.txt",
+    "style.css",
+    "tooltip.js",
+]
+REPORT_CODE = [
+    str(path)
+    for path in sorted(Path(workflow.basedir).glob("scripts/mtpbench/report/*.py"))
+]
+PARTIAL = "--partial" if config["partial"] else ""
+
+
+rule plots:
+    input:
+        unpack(get_report_inputs),
+        config="config/config.yaml",
+        code=REPORT_CODE,
+    output:
+        svg=[
+            report(
+                f"metrics/plots/{plot}.svg",
+                caption="../report/plot.rst",
+                category="Plots",
+                labels={"plot": plot},
+            )
+            for plot in PLOTS
+        ],
+        png=expand("metrics/plots/{plot}.png", plot=PLOTS),
+        data=expand("metrics/plots/{plot}.csv", plot=PLOTS),
+    log:
+        "logs/report/plots.log",
+    shell:
+        "{PYTHON:q} scripts/plots.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+
+
+rule report:
+    input:
+        unpack(get_report_inputs),
+        plots=rules.plots.output,
+        published="report/published.csv",
+        templates=expand("report/templates/{name}", name=TEMPLATES),
+    output:
+        markdown="report/results.md",
+        page=report(
+            "report/index.html",
+            caption="../report/page.rst",
+            category="Report",
+            labels={"kind": "page"},
+        ),
+    log:
+        "logs/report/report.log",
+    shell:
+        "{PYTHON:q} scripts/report.py --states {input.states:q} {PARTIAL} 2> {log:q}"
