@@ -48,8 +48,7 @@ def measure(plan: dict, path: Path, say) -> None:
     if _answers(path, plan["fingerprint"]):
         say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
         return
-    kept = SESSIONS / plan["fingerprint"][:16]
-    sessions = [_session(plan, index, kept, say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    sessions = [_session(plan, index, kept(plan), say) for index in range(plan["spec"]["protocol"]["sessions"])]
     result = {
         "schema_version": results.SCHEMA_VERSION,
         "cell": plan["cell"],
@@ -61,8 +60,13 @@ def measure(plan: dict, path: Path, say) -> None:
     summary = recompute({**result, "sessions": sessions})
     _archive(path)
     results.write(path, {**result, "summary": summary, "sessions": sessions})
-    shutil.rmtree(kept, ignore_errors=True)
+    shutil.rmtree(kept(plan), ignore_errors=True)
     say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID: {'; '.join(summary['reasons'])}"))
+
+
+def kept(plan: dict) -> Path:
+    """The folder of a plan's finished sessions, `{index}.json` each, until its result holds them."""
+    return SESSIONS / plan["fingerprint"][:16]
 
 
 def _session(plan: dict, index: int, kept: Path, say) -> dict:
@@ -106,15 +110,20 @@ def _archive(path: Path) -> None:
         shutil.copy2(path, ARCHIVE / f"{path.parent.name}-{stamp}-{(results.recorded(path) or 'damaged')[:12]}.json")
 
 
-def _provenance(plan: dict) -> dict:
+def commit() -> dict:
+    """Which state of the project this is: {"commit", "uncommitted_changes"}, None where there is no git."""
+
     def git(*words: str) -> str | None:
         done = subprocess.run(["git", *words], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
 
     changed = git("status", "--porcelain", "--", "scripts", "config", "prompts", "envs", "models")
+    return {"commit": git("rev-parse", "HEAD"), "uncommitted_changes": None if changed is None else bool(changed)}
+
+
+def _provenance(plan: dict) -> dict:
     return {
-        "commit": git("rev-parse", "HEAD"),
-        "uncommitted_changes": None if changed is None else bool(changed),
+        **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
         "measuring_code": ledger.measuring_digest(),
         "backend": plan["how"]["backend"],
         "client": {"python": platform.python_version(), "system": platform.system()},

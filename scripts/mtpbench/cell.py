@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TAIL_LINES = 30
@@ -44,11 +44,7 @@ def run(
         stdin.write(request_json.encode())
         stdin.seek(0)
         try:
-            child = subprocess.Popen(
-                [python, "-P", "-m", "mtpbench.measuring"],
-                stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, env=_environment(site),
-                start_new_session=True, text=True, errors="replace",
-            )  # fmt: skip
+            child = _started(python, stdin, stdout, site)
         except OSError as error:
             return _error(request_json, f"cannot start {python}: {error.strerror}", tail)
         reader = threading.Thread(target=_follow, args=(child.stderr, log, tail), daemon=True)
@@ -64,7 +60,40 @@ def run(
         return _checked(request_json, stdout.read(), child.returncode, tail)
 
 
-def _environment(site: str | None) -> dict[str, str]:
+def run_together(
+    requests: list[dict], python: str = sys.executable, *, log: Callable[[str], object] = _say, site: str | None = None
+) -> Iterator[dict]:
+    """Measure sessions of several cells in one process, on engines that they share, and yield each reply when it comes.
+
+    The requests ask for one device and one engine. Where the process dies, the replies that are missing are errors.
+    """
+    tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(json.dumps(requests).encode())
+        stdin.seek(0)
+        child = _started(python, stdin, subprocess.PIPE, site)
+        reader = threading.Thread(target=_follow, args=(child.stderr, log, tail), daemon=True)
+        reader.start()
+        try:
+            for request in requests:
+                line = child.stdout.readline()
+                if not line:
+                    child.wait()
+                yield json.loads(_checked(json.dumps(request), line.encode(), child.returncode or 0, tail))
+        finally:
+            _stop(child)
+            reader.join(5)
+
+
+def _started(python: str, stdin, stdout, site: str | None) -> subprocess.Popen:
+    return subprocess.Popen(
+        [python, "-P", "-m", "mtpbench.measuring"], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE,
+        env=environment(site), start_new_session=True, text=True, errors="replace",
+    )  # fmt: skip
+
+
+def environment(site: str | None) -> dict[str, str]:
+    """The variables of a child that runs this package beside the packages of `site`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     here = str(Path(__file__).resolve().parent.parent)
     return {**kept, "PYTHONPATH": os.pathsep.join([here, site] if site else [here])}

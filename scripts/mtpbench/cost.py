@@ -48,8 +48,8 @@ def usd_per_hour(gpu: dict, modal: dict) -> float | None:
 
 def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
     names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
-    protocol = spec.merged(config["protocol"], engine["protocol"], gpu["protocol"])
+    gpu, engine = config["gpus"][names["gpu"]], spec.engine_on(names, config)
+    protocol = engine["protocol"]
     minutes, basis = _measured(cell, root) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
     if minutes:
         minutes = tuple(each * protocol["sessions"] for each in minutes)

@@ -20,7 +20,7 @@ PLANS = Path("metrics/specs")
 def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
     """The spec of a cell. Raises UserError for an unknown cell, a missing model folder or a malformed prompt file."""
     names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    gpu, engine = config["gpus"][names["gpu"]], engine_on(names, config)
     mode, model = config["modes"][names["mode"]], config["models"][gpu["model"]]
     weights = {"target": _weights(model["target"], root, f"models.{gpu['model']}.target")}
     if mode["method"] == "mtp":
@@ -36,14 +36,15 @@ def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
         "model": {**weights, "dtype": model["dtype"]},
         "mode": mode,
         "prompts": {prompt["id"]: digest for prompt, digest in _prompts(names, config, root)},
-        "protocol": {key: value for key, value in _protocol(names, config).items() if key != "prompts"},
+        "protocol": {key: value for key, value in engine["protocol"].items() if key != "prompts"},
     }
 
 
 def plan(cell: str, config: dict, root: Path = Path("."), spec: dict | None = None) -> dict:
     """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
     names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    gpu = config["gpus"][names["gpu"]]
+    settings = {**gpu, **engine_on(names, config)}
     spec = spec or resolve(cell, config, root)
     return {
         "fingerprint": results.digest(spec),
@@ -52,7 +53,7 @@ def plan(cell: str, config: dict, root: Path = Path("."), spec: dict | None = No
         "spec": spec,
         "prompts": prompts_of(cell, config, root),
         "how": {
-            **{key: gpu[key] for key in ("backend", "request", "python", "site", "memory_gb") if key in gpu},
+            **{key: settings[key] for key in ("backend", "request", "python", "site", "memory_gb") if key in settings},
             "engine": names["engine"],
             "requirements": [str(file) for file in _requirement_files(names, config)],
             "model": {"name": gpu["model"], **config["models"][gpu["model"]]},
@@ -131,13 +132,17 @@ def prompts_of(cell: str, config: dict, root: Path = Path(".")) -> list[dict]:
     return [prompt for prompt, _ in _prompts(configuration.parts(cell, config), config, root)]
 
 
-def _protocol(names: dict, config: dict) -> dict:
-    return merged(config["protocol"], config["engines"][names["engine"]]["protocol"], config["gpus"][names["gpu"]]["protocol"])
+def engine_on(names: dict, config: dict) -> dict:
+    """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell."""
+    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    here = gpu["engines"].get(names["engine"], {})
+    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}))
+    return merged(engine, here, {"protocol": protocol})
 
 
 def _prompts(names: dict, config: dict, root: Path) -> list[tuple[dict, str]]:
     """The prompts of a cell, each with its digest."""
-    file, wanted = root / config["prompts"][names["prompts"]], _protocol(names, config)["prompts"]
+    file, wanted = root / config["prompts"][names["prompts"]], engine_on(names, config)["protocol"]["prompts"]
     found = _read_prompts(_stamp(file, f"prompts.{names['prompts']}"))
     if len(found) < wanted:
         raise UserError(f"{file}: holds {len(found)} prompts and protocol.prompts asks for {wanted}; add some or ask for fewer")
@@ -154,7 +159,7 @@ def _since(cell: str, config: dict, root: Path) -> list[str]:
 
 def _requirement_files(names: dict, config: dict) -> list[Path]:
     kind = config["gpus"][names["gpu"]]["device"]
-    requirements = config["engines"][names["engine"]]["requirements"]
+    requirements = engine_on(names, config)["requirements"]
     if kind not in requirements:
         raise UserError(
             f"engines.{names['engine']}.requirements: no entry '{kind}', which gpus.{names['gpu']} needs; "

@@ -2,12 +2,12 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from mtpbench import cell, environment
-from mtpbench.errors import UserError
+from mtpbench import cell, environment, shapes
 
 ENVIRONMENTS = Path(".envs")
 
@@ -16,12 +16,29 @@ def run(request: dict, how: dict, say) -> dict:
     """Measure one session here and return its reply.
 
     request: the request of docs/architecture.md, without `paths`. how: the plan's `how`. say: takes one line of progress.
-    Raises UserError where the environment cannot be made or the weights are not here.
+    Raises UserError where the environment or the weights cannot be made.
     """
-    request = {**request, "paths": {part: _folder(how["model"], part, say) for part in _parts(request["spec"])}}
-    python = Path(how["python"]) if "python" in how else _environment(how, say)
+    python = _python(how, say)
+    request = with_paths(request, how, python, say)
     with _alone(request["spec"]["device"]["kind"], say):
         return json.loads(cell.run(json.dumps(request), str(python), log=say, site=how.get("site")))
+
+
+def run_together(requests: list[dict], how: dict, say) -> Iterator[dict]:
+    """Measure sessions of several cells of one `how` in one process, on shared engines; yields their replies in order."""
+    python = _python(how, say)
+    requests = [with_paths(request, how, python, say) for request in requests]
+    with _alone(requests[0]["spec"]["device"]["kind"], say):
+        yield from cell.run_together(requests, str(python), log=say, site=how.get("site"))
+
+
+def with_paths(request: dict, how: dict, python: Path, say) -> dict:
+    """The request with the folders of its weights, which are made first where they are random."""
+    return {**request, "paths": {part: _folder(how, part, python, say) for part in _parts(request["spec"])}}
+
+
+def _python(how: dict, say) -> Path:
+    return Path(how["python"]) if "python" in how else _environment(how, say)
 
 
 def _environment(how: dict, say) -> Path:
@@ -32,15 +49,15 @@ def _parts(spec: dict) -> list[str]:
     return [part for part in ("target", "drafter") if part in spec["model"]]
 
 
-def _folder(model: dict, part: str, say) -> str:
-    entry = model[part]
+def _folder(how: dict, part: str, python: Path, say) -> str:
+    entry = how["model"][part]
     if "path" in entry:
         return str(Path(entry["path"]).resolve())
     if "repo" in entry:
         from mtpbench import weights  # only hub models need huggingface_hub
 
         return str(weights.local_folder(entry["repo"], entry["revision"]))
-    raise UserError(f"models.{model['name']}.{part}: random weights are made on the GPU machine; see docs/h200.md")
+    return str(shapes.ensure(entry, python, cell.environment(how.get("site")), say))
 
 
 def _alone(kind: str, say):

@@ -1,4 +1,7 @@
-"""The measuring program: one request on stdin, one reply on stdout, all else (progress, engine chatter) on stderr."""
+"""The measuring program: one request on stdin, one reply on stdout, all else (progress, engine chatter) on stderr.
+
+A list of requests is answered by as many replies, a line each, from engines that they share.
+"""
 
 import json
 import os
@@ -14,11 +17,18 @@ def main() -> None:
     request_json = sys.stdin.buffer.read()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-    from mtpbench.measuring.session import answer
+    if request_json.startswith(b"[{"):
+        from mtpbench.measuring.together import answers
 
-    reply = json.dumps(answer(request_json), allow_nan=False, ensure_ascii=False)
+        replies = answers(json.loads(request_json))
+    else:
+        from mtpbench.measuring.session import answer
+
+        replies = [answer(request_json)]
     with os.fdopen(reply_to, "w", encoding="utf-8") as stream:
-        stream.write(reply)
+        for reply in replies:
+            stream.write(json.dumps(reply, allow_nan=False, ensure_ascii=False) + "\n")
+            stream.flush()
     sys.stderr.flush()
     os._exit(0)  # the engines are closed; what their libraries do at exit takes seconds and can crash
 

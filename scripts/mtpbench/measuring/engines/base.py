@@ -27,6 +27,14 @@ class Engine(ABC):
 
         return AutoTokenizer.from_pretrained(self.paths["target"])
 
+    @staticmethod
+    def family(mode: dict) -> dict:
+        """What of a mode an engine is built for; between modes that agree in it, `adopt` changes a loaded one."""
+        return mode
+
+    def adopt(self, mode: dict) -> None:
+        """Go on with another mode of the same family."""
+
     def encode(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation, with the target's chat template and the opening of the answer."""
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)

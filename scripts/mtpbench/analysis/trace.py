@@ -1,0 +1,92 @@
+"""Where a decode step's time goes, read from a torch trace (Chrome format) whose host ranges are named.
+
+A step runs from the start of one "forward" range to the next. A kernel belongs to the range in which the host launched
+it, wherever it ran in time.
+"""
+
+import bisect
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+
+ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
+PHASES = ("preprocess", "forward", "sample", "draft", "bookkeep")
+EDGES = 4  # steps left out at either end: prefill, first draft, the profiler's own start and stop
+
+
+def anatomy(trace: Mapping) -> dict:
+    """Medians over the steps of a trace, in ms and counts.
+
+    {"steps", "wall_ms": with the profiler's own cost in it, "gpu_busy_ms": union of all kernels,
+     "phases": {phase or "other": {"gpu_ms", "kernels", "host_ms"}}}. A phase is the part of a range's name after its
+    colon; ranges of other names count to the range around them. Raises ValueError with too few steps.
+    """
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    ranges = sorted(
+        (event["ts"], event["ts"] + event["dur"], _phase(event["name"]))
+        for event in events
+        if event.get("cat") == "user_annotation" and _phase(event["name"]) in PHASES
+    )
+    starts = [start for start, _, phase in ranges if phase == "forward"]
+    if len(starts) < 2 * EDGES + 2:
+        raise ValueError(f"{len(starts)} steps in the trace, {2 * EDGES + 2} are needed")
+    steps = [_empty() for _ in starts]
+    launched = {}
+    for event in events:
+        correlation = event.get("args", {}).get("correlation")
+        if correlation is not None and event.get("cat") in ("cuda_runtime", "cuda_driver"):
+            launched[correlation] = event["ts"]
+    for start, end, phase in ranges:
+        _step(steps, starts, start)[phase]["host_ms"] += (end - start) / 1e3
+    busy: dict[int, list] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in ON_GPU and event["args"].get("correlation") in launched:
+            at = launched[event["args"]["correlation"]]
+            entry = _step(steps, starts, at)[_around(ranges, at)]
+            entry["gpu_ms"] += event["dur"] / 1e3
+            entry["kernels"] += 1
+            busy[bisect.bisect_right(starts, at)].append((event["ts"], event["ts"] + event["dur"]))
+    inner = range(EDGES, len(starts) - EDGES)
+    return {
+        "steps": len(inner),
+        "wall_ms": _median((starts[i + 1] - starts[i]) / 1e3 for i in inner),
+        "gpu_busy_ms": _median(_union(busy[i + 1]) / 1e3 for i in inner),
+        "phases": {
+            phase: {key: _median(steps[i][phase][key] for i in inner) for key in ("gpu_ms", "kernels", "host_ms")}
+            for phase in (*PHASES, "other")
+        },
+    }
+
+
+def _phase(name: str) -> str:
+    return name.rpartition(":")[2].strip()
+
+
+def _empty() -> dict:
+    return defaultdict(lambda: {"gpu_ms": 0.0, "kernels": 0, "host_ms": 0.0})
+
+
+def _step(steps: list, starts: list[float], at: float) -> dict:
+    return steps[max(0, bisect.bisect_right(starts, at) - 1)]
+
+
+def _around(ranges: list[tuple], at: float) -> str:
+    """The phase of the last range that began before `at` and still ran."""
+    index = bisect.bisect_right(ranges, (at, float("inf"), "")) - 1
+    while index >= 0 and at - ranges[index][0] < 1e6:
+        if ranges[index][1] >= at:
+            return ranges[index][2]
+        index -= 1
+    return "other"
+
+
+def _union(intervals: list[tuple[float, float]]) -> float:
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _median(values) -> float:
+    return round(statistics.median(values), 4)

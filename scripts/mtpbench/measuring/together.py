@@ -1,0 +1,75 @@
+"""Many sessions in one process, on engines that stay loaded: for a machine that is lent by the minute.
+
+An engine start costs more than a cell, so each engine is started once for all the sessions of a process. Two sessions of
+one cell still run in two processes, so that the difference between starts is seen.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+from mtpbench.measuring import device, engines
+from mtpbench.measuring.session import ARMS, Session, answer
+
+
+def answers(requests: list[dict]) -> Iterator[dict]:
+    """The replies to the requests, in order, each as soon as it is there. One device and engine serve them all."""
+    if requests[0]["spec"]["device"]["kind"] == "cuda":
+        # All before the first measurement: that initializes CUDA here, and vLLM would then have to start each further
+        # engine in an interpreter without its imports. What fails here fails again, and is told, in its own session.
+        for request in requests:
+            with contextlib.suppress(Exception):
+                Together(request).load()
+    for request in requests:
+        yield answer(json.dumps(request), Together)
+    for engine, _ in Together.shelf.values():
+        engine.close()
+
+
+class Together(Session):
+    """A session that takes loaded engines over from the sessions before it and leaves its own to the next."""
+
+    shelf: dict[str, tuple[engines.Engine, float]] = {}  # with the seconds that it took to load
+    warm: set[tuple] = set()
+
+    def load(self) -> None:
+        device.verified(self.spec["device"])
+        self._set_environment()
+        with self._timed("load"):
+            self.implementation = engines.implementation(self.spec["engine"]["implementation"])
+        self.import_s = self.seconds["load"]
+        beside = None
+        for arm in ARMS:
+            beside = self._made(arm, beside)
+
+    def _engine(self, arm: str) -> engines.Engine:
+        engine = super()._engine(arm)
+        self.settings["engines"] = "loaded once for all sessions of one process"
+        self.arms[arm]["load_s"] = round(self.shelf[self._key(arm)][1], 3)
+        return engine
+
+    def _key(self, arm: str) -> str:
+        mode = self.implementation.family(self.modes[arm])
+        return json.dumps([arm, mode, self.request["paths"]["target"], self.spec["model"]["dtype"], self.spec["engine"]], sort_keys=True)
+
+    def _made(self, arm: str, beside: engines.Engine | None) -> engines.Engine:
+        key = self._key(arm)
+        if key not in self.shelf:
+            self.progress.say("load", f"{self.modes[arm]}")
+            began = self.clock()
+            engine = super()._made(arm, beside)
+            self.shelf[key] = engine, self.import_s + engine.borrowed_s + self.clock() - began
+        engine, _ = self.shelf[key]
+        engine.adopt(self.modes[arm])
+        return engine
+
+    def _warm_up(self, engine: engines.Engine) -> None:
+        for load in self.protocol["concurrency"]:
+            state = (id(engine), json.dumps(engine.mode, sort_keys=True), load, self.protocol["output_tokens"])
+            if state not in self.warm:
+                for wave in (self._waves(load) * self.protocol["warmup"])[: self.protocol["warmup"]]:
+                    self._run(engine, wave)
+                self.warm.add(state)
+
+    def _given_back(self, engine: engines.Engine) -> None:
+        """It stays on the shelf."""

@@ -1,0 +1,114 @@
+"""Measure many cells in one sitting, on a machine that is lent by the minute and may have no packages to plan with.
+
+    python scripts/run_plans.py plan PLANS.json CELL...      where the project's environment is
+    python scripts/run_plans.py run PLANS.json [--minutes M] [--sittings N]      there
+
+Cells that agree in engine, model and device are measured in one process, on engines that they share; the sessions of a
+cell run in different processes. A session is kept as soon as it is there, and a cell whose sessions are complete gets its
+result.json, so a sitting that is cut off loses nothing that was finished, and the next one goes on from there.
+"""
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import measure
+from mtpbench import backends, results
+from mtpbench.backends import local
+from mtpbench.errors import UserError
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = arguments.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("plan", help="write the plans of cells to one file")
+    command.add_argument("plans", type=Path)
+    command.add_argument("cells", nargs="+")
+    command = commands.add_parser("run", help="measure them here")
+    command.add_argument("plans", type=Path)
+    command.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
+    command.add_argument("--sittings", type=int, default=1000, help="at most so many sessions of each cell")
+    arguments = arguments.parse_args()
+    try:
+        if arguments.command == "plan":
+            write(arguments.plans, arguments.cells)
+        else:
+            plans = json.loads(arguments.plans.read_text())
+            with backends.terminable():
+                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, _say)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def write(path: Path, cells: list[str]) -> None:
+    """Write the plans of `cells`, with the commit that they were made from, since its history stays here."""
+    from mtpbench import config, spec
+
+    loaded = config.load()
+    plans = [spec.plan(cell, loaded) for cell in cells]
+    path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
+
+
+def run(plans: list[dict], deadline: float, sittings: int, say) -> None:
+    """Measure the next session that each plan lacks, `sittings` times or until the deadline (time.monotonic) has passed."""
+    for _ in range(sittings):
+        lacking = [plan for plan in plans if _lacking(plan)]
+        for group in _alike(lacking):
+            for plan in list(_measured(group, deadline, say)):  # the sessions first: results can be made of them later, anywhere
+                if not _lacking(plan):
+                    measure.measure(plan, results.path_of(plan["cell"]), say)
+        if not lacking or time.monotonic() > deadline:
+            return
+
+
+def _alike(plans: list[dict]) -> list[list[dict]]:
+    """The plans in groups that one process can measure on shared engines."""
+    groups: dict[str, list[dict]] = {}
+    for plan in plans:
+        spec = plan["spec"]
+        key = results.canonical([spec["device"], spec["engine"], spec["model"]["target"], spec["model"]["dtype"]])
+        groups.setdefault(key, []).append(plan)
+    return list(groups.values())
+
+
+def _measured(group: list[dict], deadline: float, say) -> Iterator[dict]:
+    """Measure and keep the next session of each plan of a group; yields each plan whose session succeeded."""
+    if time.monotonic() > deadline:
+        return say(f"[mtpbench] time is up | {len(group)} sessions not begun")
+    requests = [
+        {"nonce": secrets.token_hex(16), "session": _lacking(plan)[0], **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")}}
+        for plan in group
+    ]
+    began = time.monotonic()
+    replies = local.run_together(requests, group[0]["how"], say)
+    for number, (plan, request, reply) in enumerate(zip(group, requests, replies), start=1):
+        reply, seconds = backends.checked(request, reply), round(time.monotonic() - began, 3)
+        if reply["status"] == "ok":
+            results.write_text(measure.kept(plan) / f"{request['session']}.json", results.text_of({**reply["session"], "client_seconds": seconds}))
+            yield plan
+        else:
+            say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
+        say(f"[mtpbench] {number} of {len(group)} | {plan['cell']} session {request['session']} | {seconds:.0f} s")
+        if time.monotonic() > deadline:
+            return say(f"[mtpbench] time is up | {len(group) - number} sessions left out")
+        began = time.monotonic()
+
+
+def _lacking(plan: dict) -> list[int]:
+    """The sessions that a plan still needs: none once its result is there."""
+    if results.recorded(results.path_of(plan["cell"])) == plan["fingerprint"]:
+        return []
+    wanted = range(plan["spec"]["protocol"]["sessions"])
+    return [index for index in wanted if not (measure.kept(plan) / f"{index}.json").exists()]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

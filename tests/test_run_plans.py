@@ -1,0 +1,70 @@
+"""Many cells in one sitting: shared engines, sessions that are kept, results that are whole."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import run_plans  # noqa: E402
+
+from mtpbench import config as configuration  # noqa: E402
+from mtpbench import results, spec  # noqa: E402
+
+CELLS = ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp", "cpu_vllm_generic_mtp"]  # synthetic acceptance needs a GPU
+
+
+@pytest.fixture
+def plans(tmp_path, monkeypatch):
+    """The plans of three cells of two short sessions, in a copy of what they are made from."""
+    for name in ("prompts", "envs", "models", "config"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    (tmp_path / ".envs").symlink_to(ROOT / ".envs")
+    monkeypatch.chdir(tmp_path)
+    text = yaml.safe_load(Path("config/config.yaml").read_text())
+    text["gpus"]["cpu"]["protocol"] = {"prompts": 2, "output_tokens": 24, "warmup": 1, "sessions": 2, "rounds": {"min": 1, "max": 1}}
+    config = configuration.validate(text)
+    return [spec.plan(cell, config) for cell in CELLS]
+
+
+def test_entries_for_the_lent_machine_resolve():
+    config = configuration.load(ROOT / "config" / "config.yaml")
+    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_baseline", 2), ("h200-small_vllm021_code_mtp", 2)):
+        plan = spec.plan(cell, config, ROOT)
+        assert plan["spec"]["protocol"]["sessions"] == sessions and plan["how"]["python"].endswith("python3")
+        assert ("site" in plan["how"]) == ("vllm021" in cell)
+        assert plan["spec"]["engine"]["requirements"].keys() >= {"h200.txt"}
+
+
+def test_engines_that_agree_are_shared(plans):
+    other = json.loads(json.dumps(plans[0]))
+    other["spec"]["engine"]["options"] = {"enforce_eager": True}
+    assert [len(group) for group in run_plans._alike([*plans, other])] == [3, 1]
+
+
+def test_nothing_begins_after_the_deadline(plans, monkeypatch):
+    monkeypatch.setattr(run_plans.local, "run_together", lambda *_: pytest.fail("measured all the same"))
+    said = []
+    run_plans.run(plans, time.monotonic() - 1, 5, said.append)
+    assert "time is up" in said[0]
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_two_sittings_on_shared_engines_make_whole_results(plans):
+    said = []
+    run_plans.run(plans, time.monotonic() + 900, 1, said.append)
+    assert not list(Path("metrics/runs").glob("*")) and len(list(Path("metrics/sessions").glob("*/0.json"))) == 3
+    run_plans.run(plans, time.monotonic() + 900, 5, said.append)
+    assert sum("load |" in line for line in said) == 2 * 3, "control, a second baseline and one drafting engine a sitting"
+    for plan in plans:
+        result = results.read(results.path_of(plan["cell"]))
+        assert result["fingerprint"] == plan["fingerprint"] and [s["index"] for s in result["sessions"]] == [0, 1]
+        assert result["summary"]["valid"], result["summary"]["reasons"]
+    run_plans.run(plans, time.monotonic() + 900, 5, lambda line: pytest.fail(line))
