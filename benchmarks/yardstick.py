@@ -29,6 +29,7 @@ def main() -> None:
 
     from mtpbench import config as configuration
     from mtpbench import environment, spec
+    from mtpbench.backends import local
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", nargs="*", default=[f"cpu_{engine}_code_{mode}" for engine in ("transformers", "vllm") for mode in ("baseline", "mtp")])
@@ -43,8 +44,9 @@ def main() -> None:
         python = environment.ensure(plan["how"]["engine"], [Path(file) for file in plan["how"]["requirements"]], Path(".envs"))
         paths = {part: str(Path(plan["how"]["model"][part]["path"]).resolve()) for part in ("target", "drafter")}
         request = {**plan, "paths": paths, "prompts": plan["prompts"][: arguments.prompts], "rounds": arguments.rounds, "tokens": arguments.tokens}
-        done = subprocess.run([python, __file__, "inside"], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})  # fmt: skip
+        with local._alone("cpu", print):  # no measurement of a cell runs beside it
+            done = subprocess.run([python, __file__, "inside"], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True,
+                                  env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})  # fmt: skip
         for what, pairs in json.loads(done.stdout.splitlines()[-1]).items():
             low, median, high = statistics.quantiles(pairs, n=4)
             off = abs(median - 1) > WITHIN
