@@ -81,6 +81,7 @@ class Session:
         self.requests: list[dict] = []
         self.windows: list[dict] = []
         self.repeats: Counter = Counter()
+        self.waves_done = 0
 
     def clock(self) -> float:
         return time.perf_counter() - self.began
@@ -224,13 +225,15 @@ class Session:
         """Measure one turn, with a window for each of its arms. to_do: waves from here to the end, as far as planned."""
         arms = {arm: self._engine(arm) for arm in sorted({arm for arm, _, _ in turn})}
         opened = {arm: {"t": self.clock(), "counters": engine.counters()} for arm, engine in arms.items()}
-        began, waves = self.clock(), len(self._waves(load))
+        began, waves, before = self.clock(), len(self._waves(load)), self.seconds["measure"]
         for done, (arm, number, wave) in enumerate(turn):
-            left = (self.clock() - began) / done * (to_do - done) if done else None
+            a_wave = (before + self.clock() - began) / (self.waves_done + done) if self.waves_done + done else None
+            left = a_wave and a_wave * (to_do - done)
             self.progress.wave(number * load + 1, len(self.prompts), round_ + 1, left)
             for prompt, record in zip(wave, self._run(arms[arm], wave)):
                 self._keep(arm, load, round_ * waves + number, prompt, record)
         self.seconds["measure"] += self.clock() - began
+        self.waves_done += len(turn)
         for arm, engine in arms.items():
             closed = {"t": self.clock(), "counters": engine.counters()}
             self.windows.append({"arm": arm, "concurrency": load, "open": opened[arm], "close": closed})
