@@ -1,9 +1,9 @@
 """Where a step's time goes on a GPU: `python anatomy.py PLANS.json OUT CELL...`, in the engine's interpreter.
 
-For each cell's engine, in OUT/{cell}/: a torch trace of one request (`scripts/mtpbench/anatomy.py` reads it), and in
-steps.json the step times without the profiler; for vLLM also the checks of the harness itself: a plain `LLM.generate`
-loop beside it, the share of time that it spends outside of the engine's step, and step times with the processes bound
-to cores and left free.
+For each cell's engine, in OUT/{cell}/: a torch trace of one request (`mtpbench.analysis.trace` reads it), and in
+steps.json the step times without the profiler, with the processes left free and bound to cores, and what the machine under
+this one took of its processors meanwhile. For vLLM's baseline also the checks of the harness itself: a plain
+`LLM.generate` loop beside it, and the share of time that it spends outside of the engine's step.
 """
 
 import argparse
@@ -51,11 +51,9 @@ def of_vllm(request: dict, folder: Path) -> dict:
     engine, prompts = _loaded(request)
     tokens, mode = request["spec"]["protocol"]["output_tokens"], request["spec"]["mode"]
     engine.run(prompts[:1], tokens, True)
-    found = {"cell": request["cell"], "settings": engine.settings(), "free": _steps(engine, prompts, tokens)}
+    found = {"cell": request["cell"], "settings": engine.settings(), "steps": _bound(engine, prompts[:3], tokens)}
     if mode["method"] == "none":
         found["harness"] = _beside_generate(engine, prompts, tokens)
-    else:
-        found["bound"] = _bound(engine, prompts, tokens)
     engine.engine.start_profile()
     engine.run(prompts[:1], SHORT, True)
     engine.engine.stop_profile()
@@ -68,12 +66,12 @@ def of_transformers(request: dict, folder: Path) -> dict:
 
     engine, prompts = _loaded(request)
     engine.run(prompts[:1], 8, True)
-    found = {"cell": request["cell"], "settings": engine.settings(), "free": _steps(engine, prompts[:2], SHORT)}
+    found = {"cell": request["cell"], "settings": engine.settings(), "steps": _bound(engine, prompts[:1], SHORT)}
     _name(engine.target, "forward", "forward")
     _name(_ObservedDrafts, "get_candidates", "draft")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + engine.on_gpu]
     with torch.profiler.profile(activities=activities) as profiler:
-        engine.run(prompts[:1], 12, True)
+        engine.run(prompts[:1], 24, True)
     profiler.export_chrome_trace(str(folder / "trace.json.gz"))
     return found
 
@@ -98,7 +96,7 @@ def _loaded(request: dict):
 
 def _steps(engine, prompts: list[list[int]], tokens: int) -> dict:
     """Step times in ms of one request after another: of each request the median, of all steps the quantiles."""
-    requests = []
+    requests, before = [], _stolen()
     for prompt in prompts:
         times = engine.run([prompt], tokens, True)[0]["times"]
         requests.append([1e3 * (later - sooner) for sooner, later in itertools.pairwise(times)])
@@ -106,8 +104,14 @@ def _steps(engine, prompts: list[list[int]], tokens: int) -> dict:
     return {
         "request_medians_ms": [round(statistics.median(steps), 4) for steps in requests],
         "request_means_ms": [round(statistics.fmean(steps), 4) for steps in requests],
+        "stolen_cpu_s": round(_stolen() - before, 2),
         "quantiles_ms": {share: round(every[int(share * (len(every) - 1))], 4) for share in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)},
     }
+
+
+def _stolen() -> float:
+    """Processor seconds that the machine under this one gave to others since the start; 0 where it does not tell."""
+    return psutil.cpu_times()._asdict().get("steal", 0.0)
 
 
 def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> dict:
@@ -153,26 +157,26 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> dict:
 
 
 def _bound(engine, prompts: list[list[int]], tokens: int) -> dict:
-    """Step times with this process and the engine's bound to cores in three ways, in turns, three times over."""
+    """Step times with this process, and the engine's where that is another, bound to cores in three ways, in turns."""
     me, cores = psutil.Process(), sorted(os.sched_getaffinity(0))
-    core_process = max(me.children(), key=lambda child: child.memory_info().rss)
+    apart = max(me.children(), key=lambda child: child.memory_info().rss, default=None)
+    main = {me.pid: cores[:1]} | ({apart.pid: cores[2:3]} if apart else {})
 
-    def bind(driver: list[int], main: list[int], others: list[int]) -> None:
-        for thread in me.threads():
-            os.sched_setaffinity(thread.id, driver)
-        for thread in core_process.threads():
-            os.sched_setaffinity(thread.id, main if thread.id == core_process.pid else others)
+    def bind(places: dict[int, list[int]], others: list[int]) -> None:
+        for process in filter(None, (me, apart)):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, places.get(thread.id, others))
 
     ways = {
-        "free": lambda: bind(cores, cores, cores),
-        "processes apart": lambda: bind(cores[:2], cores[2:8], cores[2:8]),
-        "main threads alone": lambda: bind(cores[:1], cores[2:3], cores[4:8]),
+        "free": lambda: bind({}, cores),
+        "six cores": lambda: bind({}, cores[:6]),
+        "main threads alone": lambda: bind(main, cores[4:8]),
     }
     found: dict[str, list[dict]] = {name: [] for name in ways}
     for _ in range(3):
         for name, apply in ways.items():
             apply()
-            found[name].append(_steps(engine, prompts[:3], tokens))
+            found[name].append(_steps(engine, prompts, tokens))
     ways["free"]()
     return found
 

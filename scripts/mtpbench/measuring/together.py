@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import ARMS, Session, answer
 
+SHORT = 16  # ids of a wave that only ends a pause
+
 
 def answers(requests: list[dict]) -> Iterator[dict]:
     """The replies to the requests, in order, each as soon as it is there. One device and engine serve them all."""
@@ -64,10 +66,14 @@ class Together(Session):
         return engine
 
     def _warm_up(self, engine: engines.Engine) -> None:
+        """In full where this engine has not yet run a load point in this mode, else a short wave after the pause."""
         for load in self.protocol["concurrency"]:
-            state = (id(engine), json.dumps(engine.mode, sort_keys=True), load, self.protocol["output_tokens"])
-            if state not in self.warm:
-                for wave in (self._waves(load) * self.protocol["warmup"])[: self.protocol["warmup"]]:
+            state = (id(engine), json.dumps(engine.mode, sort_keys=True), load)
+            waves = (self._waves(load) * self.protocol["warmup"])[: self.protocol["warmup"]]
+            if state in self.warm:
+                engine.run([self.prompts[prompt] for prompt in waves[0]], SHORT, True)
+            else:
+                for wave in waves:
                     self._run(engine, wave)
                 self.warm.add(state)
 

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# On the lent machine, from the project's folder: measure PLANS for at most MINUTES and leave results and log in $OUT.
+#   usage: lent_run.sh PLANS.json MINUTES [SITTINGS]
+# The tree is laid out anew for each call, so what was measured is kept outside of it and put back first: it is lost
+# neither between two calls nor when the files of one call do not arrive. The figures are printed for the same reason.
+set -uo pipefail
+plans=${1:?} minutes=${2:?} sittings=${3:-1} kept=/tmp/mtpbench-kept
+mkdir -p "$kept" metrics "${OUT:=/tmp/out}"
+cp -rn "$kept"/. metrics/
+keep() {
+  for folder in runs sessions; do [ -d "metrics/$folder" ] && cp -r "metrics/$folder" "$kept/"; done
+  tar cJf "$OUT/results.tar.xz" -C "$kept" .
+}
+trap keep EXIT
+# The limit is for a session that hangs: run_plans begins none after MINUTES, and TERM lets it end its engines.
+timeout -k 10 -s TERM $((minutes * 60 + 90)) python3 scripts/run_plans.py run "$plans" --minutes "$minutes" \
+  --sittings "$sittings" > "$OUT/run.log" 2>&1
+grep -E '^\[mtpbench\] ([0-9]+ of|time|FAILED|weights)|^error' "$OUT/run.log"
+python3 - <<'PYTHON'
+import json
+from pathlib import Path
+
+for path in sorted(Path("metrics/runs").glob("h200*/result.json")):
+    summary = json.loads(path.read_text())["summary"]
+    for load in summary["loads"]:
+        steps = [round(load["arms"][arm]["step_ms"]["p50"], 3) for arm in ("control", "test")]
+        ratio = load["speedup"] and [round(load["speedup"][key], 4) for key in ("ratio", "low", "high")]
+        print(path.parent.name, load["concurrency"], *steps, ratio, "valid" if summary["valid"] else summary["reasons"])
+PYTHON
