@@ -348,7 +348,7 @@ def predicted(study: Study) -> tuple[plt.Figure, Rows]:
     figure, axes = plt.subplots(figsize=(5.4, 4.6))
     drawn = _shortened([row for row in rows if row["predicted"] is not None and row["low"] is not None], MOST, axes)
     if not drawn:
-        _nothing(axes, "No comparison has another prompt set's cell to be predicted from.")
+        _nothing(axes, "No comparison has another cell that drafts alike to be predicted from.")
         return figure, rows
     looks = _looks(row["group"] for row in drawn)
     for group, look in looks.items():
@@ -373,7 +373,7 @@ PLOTS: dict[str, tuple[str, Callable]] = {
     "roofline": ("Use of memory bandwidth and arithmetic, normalised to each device's peaks", roofline),
     "cost": ("Cost against speed; an arrow leads from control to test", cost),
     "curves": ("Step time by draft length, and break-even length by concurrency", curves),
-    "predicted": ("Speed-up predicted from another prompt set's step times, against the observed", predicted),
+    "predicted": ("Speed-up predicted from the step times of another cell that drafts alike, against the observed", predicted),
 }
 
 

@@ -221,15 +221,22 @@ def break_even(load: Load) -> Figure | Null:
 
 
 def prediction(study: Study, item: Comparison) -> Figure | Null:
-    """What the cost model expects: the cell's own acceptance length, with step times of another prompt set's cell."""
-    mine = item.cell
+    """What the cost model expects: the cell's own acceptance length, with step times of another cell that drafts alike.
+
+    The other one has other prompts or, where the sampler is told what to accept, another acceptance.
+    """
     for other in study.speculative:
-        cell = other.cell
-        same = (cell.gpu, cell.engine, cell.mode, other.load.concurrency) == (mine.gpu, mine.engine, mine.mode, item.load.concurrency)
-        if same and cell.prompts != mine.prompts:
+        if other.cell is not item.cell and _drafting(other) == _drafting(item):
             base, step = (other.load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ARMS)
             return derived("predicted", item.load.figure("arms/test/acceptance/length", "length"), base, step, format="ratio")
-    return Null("no other prompt set measured there")
+    return Null("no other cell that drafts alike")
+
+
+def _drafting(item: Comparison) -> tuple:
+    """What a step time depends on; the synthetic sampler has a cost of its own."""
+    mode = item.cell.document["spec"]["mode"]
+    kept = tuple((key, str(value)) for key, value in sorted(mode.items()) if not key.startswith("synthetic_"))
+    return item.cell.gpu, item.cell.engine, item.load.concurrency, kept
 
 
 def curves(study: Study) -> Table:
@@ -240,7 +247,7 @@ def curves(study: Study) -> Table:
         gamma = item.cell.figure("/spec/mode/num_speculative_tokens", "count")
         rows.append([*_names(item.load), gamma, *steps, break_even(item.load), length, prediction(study, item), item.ratio, item.interval])
     columns = [*NAMES, "Draft length γ", "T base, ms", "T step, ms", "Break-even length", "Acceptance length", "Predicted", "Observed", "95 % interval"]
-    note = ("Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance length × T base / T step, the step times taken from another prompt set's cell.",)
+    note = ("Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance length × T base / T step, the step times taken from another cell that drafts alike.",)
     return Table("curves", "Break-even, predicted and observed", columns, rows, NO_COMPARISON, note)
 
 
