@@ -4,8 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from mtpbench import config as configuration
@@ -16,10 +14,16 @@ PYTHON = sys.executable
 RESULT = f"{results.RUNS}/{{cell}}/result.json"
 STATES = f"{spec.PLANS}/all/states.json"
 
-try:
-    config.update(configuration.validate(config))
-except UserError as error:
-    raise WorkflowError(str(error)) from None
+
+def asked(function, *arguments):
+    """What `function` answers; a user's mistake ends Snakemake with its one line, where an exception would add a traceback."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        sys.exit(f"mtpbench: {error}")
+
+
+config.update(asked(configuration.validate, config))
 
 CELLS = configuration.cells(config)
 
@@ -30,10 +34,7 @@ wildcard_constraints:
 
 def get_plan(wildcards):
     """The cell's plan: ancient once the committed result answers it, else written anew (see spec.planned_path)."""
-    try:
-        path, answered = spec.planned_path(wildcards.cell, config)
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
+    path, answered = asked(spec.planned_path, wildcards.cell, config)
     return ancient(str(path)) if answered else str(path)
 
 
@@ -47,10 +48,7 @@ def get_report_inputs(wildcards):
 
     Those of the matrix are measured where need be; with `--config partial=true` nothing is, and the states name the gaps.
     """
-    try:
-        states = spec.states(config)
-    except UserError as error:
-        raise WorkflowError(str(error)) from None
+    states = asked(spec.states, config)
     results.update_text(Path(STATES), json.dumps(states, indent=1) + "\n")
     wanted = [
         cell

@@ -1,4 +1,4 @@
-"""`snakemake diff --config a=OLD b=NEW`: the effect between two results of a cell, and what differs around them."""
+"""`snakemake diff --config old=FILE new=FILE`: the effect between two results of a cell, and what differs around them."""
 
 import sys
 
@@ -11,12 +11,12 @@ from mtpbench.errors import UserError
 
 config = snakemake.config  # noqa: F821 (Snakemake hands the script this object)
 try:
-    missing = [name for name in "ab" if name not in config]
+    missing = [name for name in ("old", "new") if name not in config]
     if missing:
-        raise UserError("name both results: snakemake diff --config a=metrics/archive/OLD.json b=metrics/runs/CELL/result.json")
-    old, new = results.read(config["a"]), results.read(config["b"])
+        raise UserError("name both results: snakemake diff --config old=metrics/archive/OLD.json new=metrics/runs/CELL/result.json")
+    old, new = results.read(config["old"]), results.read(config["new"])
     if old["cell"] != new["cell"]:
-        raise UserError(f"{config['a']} is of cell {old['cell']} and {config['b']} of {new['cell']}; compare two results of one cell")
+        raise UserError(f"{config['old']} is of cell {old['cell']} and {config['new']} of {new['cell']}; compare two results of one cell")
 except UserError as error:
     sys.exit(str(error))
 
