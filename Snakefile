@@ -10,6 +10,7 @@ report: "report/workflow.rst"
 
 
 include: "rules/common.smk"
+include: "rules/models.smk"
 include: "rules/weights.smk"
 include: "rules/measure.smk"
 include: "rules/tools.smk"

@@ -127,6 +127,9 @@ class Session:
             # seen here, 4 to 7 times slower steps on a busy machine, and no difference on a quiet one.
             own |= {"OMP_NUM_THREADS": str(device.physical_cores()), "OMP_WAIT_POLICY": "PASSIVE"}
             own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        else:
+            # It would be compiled on its first use, by an nvcc that a container need not have; greedy decoding does without.
+            own["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
         own |= self.spec["engine"]["options"].get("environment", {})
         os.environ.update(own)
         self.settings["environment"] = own

@@ -14,8 +14,9 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from mtpbench.measuring.device import peak_resident_bytes
 from mtpbench.measuring.engines.base import COUNTERS, Engine
 
-# Where vLLM's defaults do not fit two engines side by side; engine.options has the last word.
-ON_GPU = {"gpu_memory_utilization": 0.45}
+# Two engines side by side do not fit in vLLM's default share of the memory; in blocks there is one at a time.
+# engine.options has the last word.
+GPU_SHARE = {"interleaved": 0.45, "blocks": 0.9}
 # By default vLLM takes nearly all of the machine's memory, and compiling takes longer than a whole cell of the small pair.
 ON_CPU = {"kv_cache_memory_bytes": 512 << 20, "enforce_eager": True}
 SYNTHETIC = ("rejection_sample_method", "synthetic_acceptance_length", "synthetic_acceptance_rates")
@@ -41,7 +42,7 @@ class Vllm(Engine):
                     "enable_prefix_caching": False,
                     "disable_log_stats": False,
                     "worker_extension_cls": f"{__package__}.vllm_worker.Report",
-                    **(ON_GPU if self.on_gpu else ON_CPU),
+                    **({"gpu_memory_utilization": GPU_SHARE[self.spec["protocol"]["order"]]} if self.on_gpu else ON_CPU),
                     **self.options,
                 },
             )
