@@ -1,4 +1,4 @@
-"""What every rule shares: the checked configuration and the lookups from cells to files."""
+"""Shared by all: the checked configuration and the lookups from cells to files."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from mtpbench import config as configuration
 from mtpbench import results, spec
+from mtpbench import weights as checkpoints
 from mtpbench.errors import UserError
 
 PYTHON = sys.executable
@@ -36,6 +37,13 @@ def get_plan(wildcards):
     """The cell's plan: ancient once the committed result answers it, else written anew (see spec.planned_path)."""
     path, answered = asked(spec.planned_path, wildcards.cell, config)
     return ancient(str(path)) if answered else str(path)
+
+
+def get_weights(wildcards):
+    """The list of the cell's weights, where they come from the hub; it never makes a result stale, since the spec names them."""
+    return [
+        ancient(str(path)) for path in checkpoints.records(config, [wildcards.cell])
+    ]
 
 
 def is_local(wildcards):

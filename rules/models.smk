@@ -12,7 +12,9 @@ from pathlib import Path
 rule pair:
     input:
         code=sorted(map(str, Path(workflow.basedir).glob("scripts/training/*.py"))),
-        answers=sorted(map(str, Path(workflow.basedir).glob("scripts/training/answers/*.md"))),
+        answers=sorted(
+            map(str, Path(workflow.basedir).glob("scripts/training/answers/*.md"))
+        ),
         prompts=sorted(set(config["prompts"].values())),
     output:
         directory("build/pair"),

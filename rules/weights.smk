@@ -4,21 +4,14 @@ OUTPUTS:
     metrics/weights/{backend}/{model}.json   files, sizes and hashes: in this machine's cache or in the Modal volume
 """
 
-from mtpbench import weights as checkpoints
-
-
-def get_weights(wildcards):
-    """The list of the cell's weights, where they come from the hub; it never makes a result stale, since the spec names them."""
-    return [ancient(str(path)) for path in checkpoints.records(config, [wildcards.cell])]
-
 
 rule weights_of:
     output:
         f"{checkpoints.RECORDS}/{{backend}}/{{model}}.json",
-    params:
-        what=lambda wildcards: json.dumps(checkpoints.order(config, wildcards.model)),
     log:
         "logs/weights/{backend}_{model}.log",
+    params:
+        what=lambda wildcards: json.dumps(checkpoints.order(config, wildcards.model)),
     message:
         "Fetching {wildcards.model} for {wildcards.backend}; follow it in {log}"
     shell:
