@@ -123,8 +123,8 @@ class Session:
         """Everything that the engine reads from the environment; engine.options.environment is part of the spec."""
         own = dict(ENVIRONMENT)
         if self.spec["device"]["kind"] == "cpu":
-            # A thread that waits by spinning makes every step wait for the scheduler once another process wants a core:
-            # seen here, 4 to 7 times slower steps on a busy machine, and no difference on a quiet one.
+            # A thread that waits by spinning makes every step wait for the scheduler wherever the threads share a core: with
+            # another process, or on a virtual machine that leaves them together. Seen here: steps 4 to 7 times slower.
             own |= {"OMP_NUM_THREADS": str(device.physical_cores()), "OMP_WAIT_POLICY": "PASSIVE"}
             own["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         else:

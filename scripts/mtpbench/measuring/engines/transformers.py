@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from mtpbench.measuring import Refused
-from mtpbench.measuring.device import peak_resident_bytes, physical_cores
+from mtpbench.measuring.device import peak_resident_bytes
 from mtpbench.measuring.engines.base import COUNTERS, Engine
 
 METHOD_KEYS = {
@@ -32,8 +32,6 @@ class Transformers(Engine):
         _refuse_unknown(mode, self.spec["protocol"]["concurrency"])
         transformers.utils.logging.disable_progress_bar()
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
-        if not self.on_gpu:
-            torch.set_num_threads(physical_cores())
         began = time.perf_counter()
         self.target = beside.target if beside else self._loaded("target")
         self.target_s = beside.target_s if beside else time.perf_counter() - began
