@@ -22,3 +22,5 @@ rule all:
     default_target: True
     input:
         rules.report.output,
+        rules.tables.output,
+        rules.exports.output,

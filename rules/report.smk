@@ -7,7 +7,8 @@ INPUTS:
 OUTPUTS:
     metrics/plots/{name}.svg, .png, .csv
     report/results.md, report/index.html
-    metrics/cells.csv, .parquet, metrics/exports/
+    metrics/cells.csv, .parquet; metrics/tables/{name}.html for Snakemake's own report
+    metrics/exports/, metrics/ro-crate-metadata.json
     README.md                       between its markers
 """
 
@@ -21,9 +22,23 @@ PLOTS = [
     "curves",
     "predicted",
 ]
+TABLES = [
+    "answer",
+    "headline",
+    "acceptance",
+    "latency",
+    "hardware",
+    "cost",
+    "curves",
+    "losslessness",
+    "invalid",
+    "gaps",
+]
 TEMPLATES = [
     "results.md.jinja",
     "index.html.jinja",
+    "table.html",
+    "table.html.jinja",
     "published.txt",
     "style.css",
     "tooltip.js",
@@ -76,3 +91,57 @@ rule report:
         "logs/report/report.log",
     shell:
         "{PYTHON:q} scripts/report.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+
+
+rule tables:
+    input:
+        unpack(get_report_inputs),
+        published="report/published.csv",
+        code=REPORT_CODE,
+        templates=expand("report/templates/{name}", name=TEMPLATES),
+    output:
+        cells=report(
+            "metrics/cells.csv",
+            caption="../report/cells.rst",
+            category="Data",
+            labels={"table": "cells.csv"},
+        ),
+        parquet="metrics/cells.parquet",
+        html=[
+            report(
+                f"metrics/tables/{table}.html",
+                caption="../report/table.rst",
+                category="Tables",
+                labels={"table": table},
+            )
+            for table in TABLES
+        ],
+    log:
+        "logs/report/tables.log",
+    shell:
+        "{PYTHON:q} scripts/tables.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+
+
+rule exports:
+    input:
+        unpack(get_report_inputs),
+        plots=rules.plots.output,
+        tables=rules.tables.output,
+    output:
+        crate="metrics/ro-crate-metadata.json",
+        others=directory("metrics/exports"),
+    log:
+        "logs/report/exports.log",
+    shell:
+        "{PYTHON:q} scripts/exports.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+
+
+rule readme:
+    input:
+        rules.report.output,
+    output:
+        update("README.md"),
+    log:
+        "logs/report/readme.log",
+    shell:
+        "{PYTHON:q} scripts/readme.py 2> {log:q}"

@@ -117,6 +117,10 @@ class Cell:
             return "no pair of equal length"
         if "speedup" in parts:
             return "fewer than two prompts with a pair"
+        if "conditions" in parts:
+            return self.summary["hardware"]["conditions"]["reason"] or "this GPU does not report it"
+        if parts[-1] == "margin":
+            return "the engine gave no log-probabilities"
         return "not recorded"
 
     def _records(self, pointer: str) -> str:
@@ -180,6 +184,13 @@ class Comparison:
         low, high = (self.load.figure(f"speedup/{end}", "ratio") for end in ("low", "high"))
         return (low,) if isinstance(low, Null) else (low, " to ", high)
 
+    @property
+    def drafting(self) -> tuple:
+        """What a step time depends on; the synthetic sampler has a cost of its own."""
+        mode = self.cell.document["spec"]["mode"]
+        kept = tuple((key, str(value)) for key, value in sorted(mode.items()) if not key.startswith("synthetic_"))
+        return self.cell.gpu, self.cell.engine, self.load.concurrency, kept
+
 
 @dataclass
 class Study:
@@ -210,6 +221,14 @@ class Study:
     def comparisons(self) -> list[Comparison]:
         """Those that speak of a real model under the current spec, so that an answer may rest on them."""
         return [comparison for comparison in self.speculative if not (comparison.cell.diagnostic or comparison.cell.stale)]
+
+    @cached_property
+    def by_drafting(self) -> dict[tuple, list[Comparison]]:
+        """The comparisons that share what a step time depends on."""
+        found: dict[tuple, list[Comparison]] = {}
+        for item in self.speculative:
+            found.setdefault(item.drafting, []).append(item)
+        return found
 
     @cached_property
     def single_session(self) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import numpy as np
 import yaml
 
-from mtpbench.analysis import effect
+from mtpbench.analysis import costmodel, effect
 from mtpbench.errors import UserError
 
 
@@ -66,21 +67,18 @@ def _step_quantile(sessions: list[dict], arm: str, concurrency: int, share: floa
 
 
 FORMULAS: dict[str, Callable] = {
-    "quotient": lambda over, under: over / under,
+    "break_even": costmodel.break_even,
+    "predicted": costmodel.predict,
+    "noise_floor": effect.noise_floor,
     "larger": max,
     "number": len,
     "total": lambda *values: sum(values),
-    "mean": lambda *values: float(np.mean(values)),
-    # tau * T_base / T_step: what the cost model expects of a speed-up
-    "predicted": lambda length, base, step: length * base / step,
-    # acceptance length from a published acceptance rate in percent, at a gamma
-    "length_of_rate": lambda percent, gamma: 1 + float(percent) / 100 * gamma,
-    "dollars_per_million": lambda hourly, per_second: hourly / 3600 / per_second * 1e6,
-    # every second of the sessions is paid for, but two arms share them: each pays for its own load and half the rest
-    "sessions_seconds": lambda sessions: sum(session["seconds"]["total"] for session in sessions),
-    "dollars_per_million_all_in": lambda hourly, seconds, tokens: hourly / 3600 * seconds / tokens * 1e6,
     "step_quantile": _step_quantile,
-    "noise_floor": effect.noise_floor,
+    "sessions_seconds": lambda sessions: sum(session["seconds"]["total"] for session in sessions),
+    "dollars_per_million": lambda hourly, per_second: hourly / 3600 / per_second * 1e6,
+    "dollars_per_million_all_in": lambda hourly, seconds, tokens: hourly / 3600 * seconds / tokens * 1e6,
+    # from a published rate in percent, at a draft length
+    "length_of_rate": lambda percent, gamma: 1 + float(percent) / 100 * gamma,
 }
 
 
@@ -156,10 +154,15 @@ def derived(formula: str, *parts, format: str, records: str = "") -> Figure | Nu
     return Figure(value, format, f"{formula}({', '.join(sources)})", records or inherited)
 
 
+def pointer_part(key: str) -> str:
+    """A key as part of a JSON pointer in a link's fragment (RFC 6901, sections 3 and 6)."""
+    return quote(key.replace("~", "~0").replace("/", "~1"), safe="~")
+
+
 def lookup(document, pointer: str):
-    """The value at a JSON pointer. Raises KeyError, naming the pointer, where there is none."""
+    """The value at such a JSON pointer. Raises KeyError, naming the pointer, where there is none."""
     for part in pointer.split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
+        part = unquote(part).replace("~1", "/").replace("~0", "~")
         try:
             document = document[int(part)] if isinstance(document, list) else document[part]
         except (KeyError, IndexError, ValueError, TypeError):

@@ -1,18 +1,21 @@
-"""The report as pages: one list of sections, two templates, and how a table's cell is written in each."""
+"""The report as pages: one list of sections, its templates, and how a table's cell is written in each."""
 
+import functools
 import html
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
+from mtpbench.errors import UserError
 from mtpbench.report import advice, tables
 from mtpbench.report.cells import Study
 from mtpbench.report.figures import Figure, Files, Null
 from mtpbench.report.plots import PLOTS
 
+STANDALONE = ("answer", "headline", "acceptance", "latency", "hardware", "cost", "curves", "losslessness", "invalid", "gaps")
+README_MARKERS = ("<!-- results: begin (written by `snakemake readme`; do not edit) -->", "<!-- results: end -->")
 TEMPLATES = Path(__file__).parents[3] / "report/templates"
 MOST_ROWS = {"html": 60, "markdown": 30}  # of a long table: the page must open on a phone; all rows are in metrics/cells.csv
 
@@ -32,22 +35,22 @@ SECTIONS = (
     Section("break-even", "Break-even: what a longer step must win", ("curves",), ("acceptance_speedup", "curves", "predicted")),
     Section("acceptance", "Acceptance", ("acceptance", "categories", "histogram"), ("acceptance_position",)),
     Section("latency", "Latency", ("latency", "cold_start"), ("step_times",)),
-    Section("hardware", "Hardware", ("hardware",), ("roofline",)),
+    Section("hardware", "Hardware", ("hardware", "conditions"), ("roofline",)),
     Section("cost", "Cost", ("cheapest", "cost"), ("cost",)),
     Section("prompts", "Prompt by prompt", ("prompts",)),
     Section("losslessness", "Same output?", ("losslessness",)),
-    Section("gates", "Gates", ("gates",)),
+    Section("gates", "Gates", ("gates", "warnings")),
     Section("provenance", "Provenance", ("provenance",)),
     Section("published", "Published before", ("published",)),
 )
 
 
-def as_html(value) -> Markup:
-    """A table's cell or a sentence's part for the page."""
+def as_html(value, up: str = "../") -> Markup:
+    """A table's cell or a sentence's part for the page; `up` leads from the page's folder to the root."""
     if isinstance(value, tuple | list):
-        return Markup("").join(map(as_html, value))
+        return Markup("").join(as_html(part, up) for part in value)
     if isinstance(value, Figure | Null):
-        return Markup(value.html())
+        return Markup(value.html(up))
     if isinstance(value, tables.Badge):
         return Markup(f' <span class="badge {value.tone}"><span aria-hidden="true">{value.symbol}</span> {html.escape(value.text)}</span> ')
     return Markup(html.escape(str(value)))
@@ -60,38 +63,51 @@ def as_markdown(value, up: str = "../") -> str:
     if isinstance(value, Figure | Null):
         return value.markdown(up)
     if isinstance(value, tables.Badge):
-        return f" {value.symbol} {value.text} ".rstrip()
+        return f" {value.symbol} {value.text} "
     return " ".join(str(value).replace("|", "\\|").splitlines())
 
 
-def _environment(kind: str) -> jinja2.Environment:
+def _render(template: str, up: str = "../", **values) -> str:
+    kind = "html" if ".html" in template else "markdown"
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    show: Callable = as_html if kind == "html" else as_markdown
-    made.filters["show"] = show
-    return made
-
-
-def context(study: Study, files: Files) -> dict:
-    """What both templates are rendered from."""
-    return {
-        "study": study,
-        "tables": tables.build(study, files),
-        "sections": SECTIONS,
-        "plots": {name: title for name, (title, _) in PLOTS.items()},
-        "advice": {scope: advice.advice(study.comparisons, scope) for scope in advice.SCOPES},
-        "load_changes": advice.load_changes(study.comparisons),
-        "diagnostic": any(cell.diagnostic for cell in study.valid),
-    }
+    made.filters["show"] = functools.partial(as_html if kind == "html" else as_markdown, up=up)
+    return made.get_template(template).render(most=MOST_ROWS[kind], up=up, **values)
 
 
 def write(study: Study, root: Path) -> None:
     """Write report/results.md and report/index.html; the plots must lie in metrics/plots."""
-    made = context(study, Files(root))
-    svgs = {name: Markup((root / f"metrics/plots/{name}.svg").read_text(encoding="utf-8")) for name in PLOTS}
-    for kind, name in (("markdown", "results.md"), ("html", "index.html")):
-        template = _environment(kind).get_template(f"{name}.jinja")
-        text = template.render(**made, svgs=svgs, most=MOST_ROWS[kind])
-        (root / "report").mkdir(exist_ok=True)
-        (root / "report" / name).write_text(text, encoding="utf-8")
+    values = {
+        "study": study,
+        "tables": tables.build(study, Files(root)),
+        "sections": SECTIONS,
+        "plots": {name: title for name, (title, _) in PLOTS.items()},
+        "svgs": {name: Markup((root / f"metrics/plots/{name}.svg").read_text(encoding="utf-8")) for name in PLOTS},
+        "advice": {scope: advice.advice(study.comparisons, scope) for scope in advice.SCOPES},
+        "load_changes": advice.load_changes(study.comparisons),
+        "diagnostic": any(cell.diagnostic for cell in study.valid),
+    }
+    for name in ("results.md", "index.html"):
+        (root / "report" / name).write_text(_render(f"{name}.jinja", **values), encoding="utf-8")
+
+
+def write_tables(study: Study, root: Path) -> None:
+    """Write metrics/tables/{name}.html for Snakemake's own report, which shows HTML and only offers the rest for download."""
+    made = tables.build(study, Files(root))
+    (root / "metrics/tables").mkdir(parents=True, exist_ok=True)
+    for name in STANDALONE:
+        text = _render("table.html.jinja", up="../../", tables=made, name=name)
+        (root / f"metrics/tables/{name}.html").write_text(text, encoding="utf-8")
+
+
+def readme(study: Study, text: str) -> str:
+    """README's text with its results section written anew. Raises UserError where the markers are not there."""
+    begin, end = README_MARKERS
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not (found and closed):
+        raise UserError(f"README.md: no results section; put the lines '{begin}' and '{end}' where it belongs")
+    answer = tables.answer(study)
+    scenarios = advice.advice(study.comparisons, "scenario")
+    return head + begin + "\n" + _render("readme.md.jinja", up="", study=study, answer=answer, advice=scenarios) + end + tail

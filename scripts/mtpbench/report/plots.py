@@ -16,7 +16,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
 from mtpbench.report.advice import label
 from mtpbench.report.cells import ARMS, Comparison, Study
@@ -27,7 +27,7 @@ INK, FAINT, GRID = "#1d2329", "#5b6672", "#d5dae0"
 SERIES = ("#0067a8", "#b84a00", "#00745a", "#96407a", "#7a6200", "#4f5b66")
 DARK = {INK: "#e6e9ec", FAINT: "#a3adb8", GRID: "#39424c"} | dict(zip(SERIES, ("#62b6ef", "#ff9a57", "#4fd1a7", "#e5a0cb", "#e3cf57", "#c2cad3")))
 MARKERS, LINES = "osD^vPX<>", ("-", "--", ":", "-.")
-LABELLED, MOST = 48, 400  # rows with a name each; rows at all
+LABELLED, MOST = 48, 200  # rows with a name each; rows at all
 STYLE = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.edgecolor": FAINT, "axes.labelcolor": INK,
     "text.color": INK, "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
@@ -85,6 +85,12 @@ def _log_ratio_axis(axis) -> None:
     axis.set_ticks([tick for tick in ticks if low <= tick <= high])
     axis.set_major_formatter(FuncFormatter(_times))
     axis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def _plain_log_axis(axis) -> None:
+    """A log axis with plain numbers, between the powers of ten too where there are few of them."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
 
 
 def _shortened(items: list, most: int, axes) -> list:
@@ -232,8 +238,7 @@ def step_times(study: Study) -> tuple[plt.Figure, Rows]:
     for part in (*made["whiskers"], *made["caps"], *made["medians"]):
         part.set(color=INK, linewidth=1)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if str(value).lstrip("0.")[:1] in "25" else ""))
+    _plain_log_axis(axes.xaxis)
     axes.set_xlabel("time of a step, ms (log scale): box 25 to 75 %, whiskers 5 to 95 %, line the median")
     _row_names(axes, [row["named"] if row["arm"] == "control" else "" for row in drawn], [])
     axes.legend(handles=[plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor=SERIES[0], label="control"), plt.Rectangle((0, 0), 1, 1, facecolor=GRID, edgecolor=SERIES[1], hatch="////", label="test")], loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)  # fmt: skip
@@ -292,8 +297,7 @@ def cost(study: Study) -> tuple[plt.Figure, Rows]:
         _points(axes, mine, "test_tok_s", "test_dollars_per_million", **look)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if str(value).lstrip("0.")[:1] in "25" else ""))
+        _plain_log_axis(axis)
     axes.set_xlabel("rate of a request, tokens/s (log scale)")
     axes.set_ylabel("US dollars per million output tokens (log scale)")
     _keys(axes, looks, [Line2D([], [], linestyle="", marker="o", markerfacecolor="none", color=FAINT, label="hollow: control")])
@@ -322,13 +326,17 @@ def curves(study: Study) -> tuple[plt.Figure, Rows]:
         for gamma, style in styles.items():
             _line(right, [row for row in mine if row["gamma"] == gamma], "concurrency", "break_even", look, style)
     left.set(xlabel="draft length γ", ylabel=f"mean step, ms (concurrency {lowest})", ylim=(0, None))
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_xticks(list(styles))
+    left.set_xlim(min(styles) - 0.5, max(styles) + 0.5)
     right.axhline(1, color=INK, linewidth=0.9)
     right.set_xscale("log", base=2)
-    right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    loads = sorted({row["concurrency"] for row in drawn})
+    right.set_xlim(loads[0] / 1.5, loads[-1] * 1.5)
+    right.set_xticks(loads, [f"{load:g}" for load in loads])
     right.set(xlabel="concurrency (log scale)", ylabel="break-even acceptance length")
-    _keys(left, looks)
-    right.legend(handles=[Line2D([], [], color=FAINT, linestyle=style, label=f"γ {gamma}") for gamma, style in styles.items()], loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.2)
+    handles = [Line2D([], [], linestyle="", label=group, **look) for group, look in looks.items()]
+    handles += [Line2D([], [], color=FAINT, linestyle=style, label=f"γ {gamma}") for gamma, style in styles.items()]
+    figure.legend(handles=handles, loc="outside upper left", ncols=5)
     return figure, rows
 
 
@@ -396,6 +404,7 @@ def _adapted(svg: str, title: str) -> str:
     colours = "|".join(DARK)
     svg = re.sub(f"({colours})", lambda found: f"var({_variable(found[1])}, {found[1]})", svg, flags=re.IGNORECASE)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # hundredths of a point are enough, and halve a large page
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", svg)
     dark = "".join(f"{_variable(light)}:{dark};" for light, dark in DARK.items())
     style = f"<title>{title}</title><style>@media (prefers-color-scheme: dark){{svg.plot{{{dark}}}}}</style>"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mtpbench.report.advice import WORDS, label
 from mtpbench.report.cells import ARMS, Cell, Comparison, Load, Study
-from mtpbench.report.figures import Figure, Files, Null, derived
+from mtpbench.report.figures import Figure, Files, Null, derived, pointer_part
 
 TONES = {"faster": ("▲", "good"), "slower": ("▼", "bad"), "unresolved": ("○", "plain")}
 PUBLISHED = "report/published.csv"
@@ -134,18 +134,14 @@ def acceptance(study: Study) -> Table:
 
 
 def categories(study: Study) -> Table:
-    rows = []
-    for item in study.speculative:
-        by: dict[str, list[int]] = {}
-        for at, prompt in enumerate(item.load.data["prompts"]):
-            by.setdefault(prompt["category"], []).append(at)
-        for category, places in by.items():
-            means = [
-                derived("mean", *(item.load.figure(f"prompts/{at}/{name}", kind) for at in places), format=kind)
-                for name, kind in (("acceptance_length", "length"), ("ratio", "ratio"))
-            ]
-            rows.append([*_names(item.load), category, *means])
-    return Table("categories", "Acceptance by prompt category", [*NAMES, "Category", "Mean length", "Mean speed-up"], rows, NO_COMPARISON, fold=True)
+    fields = {"length": "length", "rate": "percent", "drafts": "count"}
+    rows = [
+        [*_names(item.load), category, *(item.load.figure(f"acceptance_by_category/{pointer_part(category)}/{name}", kind) for name, kind in fields.items())]
+        for item in study.speculative
+        for category in item.load.data["acceptance_by_category"] or {}
+    ]
+    columns = [*NAMES, "Category", "Length (bonus in)", "Rate", "Drafts"]
+    return Table("categories", "Acceptance by prompt category", columns, rows, NO_COMPARISON, fold=True)
 
 
 def histogram(study: Study) -> Table:
@@ -178,6 +174,18 @@ def hardware(study: Study) -> Table:
     return Table("hardware", "Use of the hardware", [*NAMES, "Arm", *columns], rows, NO_COMPARISON, note)
 
 
+def conditions(study: Study) -> Table:
+    """Peaks that MBU and MFU are shares of, and the state of the device while requests ran."""
+    peaks = ("memory_gb_s", "tflops", "source", "measured_memory_gb_s", "measured_tflops")
+    states = ("sm_mhz/mean", "temperature_c/max", "power_w/mean")
+    rows = [
+        [_name(cell), *(cell.figure(f"/summary/hardware/peaks/{name}", "text" if name == "source" else "decimal") for name in peaks), *(cell.figure(f"/summary/hardware/conditions/{name}", "decimal") for name in states)]
+        for cell in study.valid
+    ]
+    columns = [NAMES[0], "Peak bandwidth, GB/s", "Peak arithmetic, TFLOP/s", "Peaks from", "Copy reached, GB/s", "Product reached, TFLOP/s", "SM clock, MHz", "Hottest, °C", "Power, W"]
+    return Table("conditions", "Peaks and conditions", columns, rows, "No valid cell.", fold=True)
+
+
 def cost_of(study: Study, load: Load, arm: str) -> Figure | Null:
     """US dollars for a million output tokens, start-up left out."""
     rate = load.figure(f"arms/{arm}/throughput_tok_s", "decimal")
@@ -197,7 +205,7 @@ def cost(study: Study) -> Table:
         for item in study.speculative
     ]
     columns = [*NAMES, "List price, $/h", "Control, $/M tokens", "Test, $/M tokens", "Both arms with start-up, $/M tokens"]
-    note = ("Container seconds times list price, per million output tokens. Price, date and source stand in config/config.yaml.",)
+    note = ("Seconds of the GPU times its list price, per million output tokens; a host's processors and memory are not in it. Price, date and source stand in config/config.yaml.",)
     return Table("cost", "Cost", columns, rows, NO_COMPARISON, note)
 
 
@@ -217,7 +225,7 @@ def cheapest(study: Study) -> Table:
 def break_even(load: Load) -> Figure | Null:
     """The acceptance length at which drafting pays for itself: T_step / T_base."""
     step, base = (load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ("test", "control"))
-    return derived("quotient", step, base, format="length")
+    return derived("break_even", base, step, format="length")
 
 
 def prediction(study: Study, item: Comparison) -> Figure | Null:
@@ -225,18 +233,11 @@ def prediction(study: Study, item: Comparison) -> Figure | Null:
 
     The other one has other prompts or, where the sampler is told what to accept, another acceptance.
     """
-    for other in study.speculative:
-        if other.cell is not item.cell and _drafting(other) == _drafting(item):
+    for other in study.by_drafting[item.drafting]:
+        if other.cell is not item.cell:
             base, step = (other.load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ARMS)
             return derived("predicted", item.load.figure("arms/test/acceptance/length", "length"), base, step, format="ratio")
     return Null("no other cell that drafts alike")
-
-
-def _drafting(item: Comparison) -> tuple:
-    """What a step time depends on; the synthetic sampler has a cost of its own."""
-    mode = item.cell.document["spec"]["mode"]
-    kept = tuple((key, str(value)) for key, value in sorted(mode.items()) if not key.startswith("synthetic_"))
-    return item.cell.gpu, item.cell.engine, item.load.concurrency, kept
 
 
 def curves(study: Study) -> Table:
@@ -259,11 +260,16 @@ def losslessness(study: Study) -> Table:
             first = [
                 part
                 for at, found in enumerate(cell.summary["losslessness"]["differences"][:3])
-                for part in (f"{found['prompt']} at id ", cell.figure(f"/summary/losslessness/differences/{at}/first_difference", "count"), " margin ", cell.figure(f"/summary/losslessness/differences/{at}/margin", "decimal"), "; ")
+                for part in (f"{found['prompt']} at id ", *_difference(cell, at), f" ({found['outcome']})", "; ")
             ]
             rows.append([_name(cell), *counts, tuple(first[:-1]) or "none"])
     columns = [NAMES[0], "Prompts", "Identical", "Numerical tie", "Mismatch", "First differences"]
     return Table("losslessness", "Losslessness", columns, rows, NO_COMPARISON)
+
+
+def _difference(cell: Cell, at: int) -> tuple:
+    where, margin = (cell.figure(f"/summary/losslessness/differences/{at}/{name}", kind) for name, kind in (("first_difference", "count"), ("margin", "decimal")))
+    return where, ", margin ", margin
 
 
 def cold_start(study: Study) -> Table:
@@ -292,6 +298,11 @@ def invalid(study: Study) -> Table:
         for cell in study.invalid
     ]
     return Table("invalid", "Invalid cells", ["Cell", "Reason", "Failed gates"], rows, "None: every gate of every cell passed or does not apply.", keep=True)
+
+
+def warnings(study: Study) -> Table:
+    rows = [[_name(cell), warning] for cell in study.valid for warning in cell.summary.get("warnings", [])]
+    return Table("warnings", "Warnings of valid cells", ["Cell", "Warning"], rows, "None.")
 
 
 def gates(study: Study) -> Table:
@@ -347,7 +358,7 @@ def _matches(item: Comparison, row: dict) -> bool:
 def build(study: Study, files: Files) -> dict[str, Table]:
     """Every table by its name."""
     made: Iterable[Table] = [
-        *(make(study) for make in (answer, headline, rates, engines, acceptance, categories, histogram, latency, hardware, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, gates, gaps, provenance)),
+        *(make(study) for make in (answer, headline, rates, engines, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
         published(study, files),
     ]  # fmt: skip
     return {table.name: table for table in made}

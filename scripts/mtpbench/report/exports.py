@@ -1,0 +1,185 @@
+"""The results for other programs: a tidy table, llm-d benchmark reports, Prometheus text, RO-Crate metadata.
+
+Invalid cells stand in the table of cells, marked so; no other export shows a number of theirs.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+
+from mtpbench import results
+from mtpbench.report.cells import ARMS, Cell, Load, Study, frame
+
+LLMD_VERSION = "0.2"
+LICENSE = "https://spdx.org/licenses/MIT"
+LABELS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "marks")
+IN_LABELS = {*LABELS, "valid", "in_matrix"}
+
+
+def write(study: Study, root: Path) -> None:
+    """Write metrics/exports/ anew, and metrics/ro-crate-metadata.json over all that lies in metrics/."""
+    table, folder = frame(study), root / "metrics/exports"
+    shutil.rmtree(folder, ignore_errors=True)
+    for cell in study.cells:
+        for load in cell.loads if cell.summary["valid"] else ():
+            for arm in ARMS:
+                place = folder / "llm-d" / f"{cell.name}.{arm}.c{load.concurrency}.json"
+                _put(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
+        rows = table[table["cell"] == cell.name] if len(table) else table
+        _put(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows))
+    _put(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
+
+
+def write_cells(study: Study, root: Path) -> None:
+    """Write metrics/cells.csv and metrics/cells.parquet: one row a cell, load point and arm."""
+    table = frame(study)
+    (root / "metrics").mkdir(exist_ok=True)
+    table.to_csv(root / "metrics/cells.csv", index=False)
+    table.to_parquet(root / "metrics/cells.parquet", index=False)
+
+
+def llmd(load: Load, arm: str) -> dict:
+    """One arm at one load point as an llm-d Benchmark Report v0.2 (package llmd-benchmark-report has its schema).
+
+    What that format has no field for (acceptance, the paired speed-up, gates) stands under `results.profiling`.
+    """
+    cell, measured = load.cell, load.data["arms"][arm]
+    spec, session = cell.document["spec"], cell.sessions[0]
+    implementation = spec["engine"]["implementation"]
+    mode = spec["mode"] if arm == "test" else {"method": "none"}
+    statistics = {
+        "time_to_first_token": _statistics(measured["ttft_ms"], "ms"),
+        "time_per_output_token": _statistics(measured["tpot_ms"], "ms/token"),
+        "request_latency": _statistics(measured["e2e_ms"], "ms"),
+    }
+    protocol = spec["protocol"]
+    lengths = {name: {"units": "count", "mean": measured[f"{which}_tokens"] / measured["requests"]} for name, which in (("input_length", "prompt"), ("output_length", "output"))}
+    engine = {
+        "metadata": {"label": "engine", "cfg_id": results.digest([spec["engine"], spec["model"], mode])},
+        "standardized": {
+            "kind": "inference_engine", "tool": implementation, "tool_version": str(session["software"].get(implementation)),
+            "role": "replica", "replicas": 1, "model": {"name": _model_name(spec["model"]["target"])},
+            "accelerator": {"model": spec["device"]["name"], "count": int(spec["device"]["kind"] != "cpu"), "parallelism": {"tp": 1}},
+        },
+        "native": {"config": {"mode": mode, "engine": spec["engine"], "dtype": spec["model"]["dtype"]}},
+    }  # fmt: skip
+    workload = {
+        "metadata": {"cfg_id": results.digest([spec["prompts"], protocol])},
+        "standardized": {
+            "tool": "mtpbench", "tool_version": str(spec["measurement_version"]), "source": "sampled", "concurrency": load.concurrency,
+            "input_seq_len": {"distribution": "other", "value": lengths["input_length"]["mean"]},
+        },
+        "native": {"config": {"prompts": cell.prompts, **protocol}},
+    }  # fmt: skip
+    if protocol["ignore_eos"]:
+        workload["standardized"]["output_seq_len"] = {"distribution": "fixed", "value": protocol["output_tokens"]}
+    aggregate = {
+        "requests": {"total": measured["requests"], "failures": 0, **lengths},
+        "latency": {name: found for name, found in statistics.items() if found},
+    }
+    if measured["throughput_tok_s"] is not None:
+        aggregate["throughput"] = {"output_token_rate": {"units": "tokens/s", "mean": measured["throughput_tok_s"]}}
+    return {
+        "version": LLMD_VERSION,
+        "run": {
+            "uid": f"{cell.document['fingerprint'][:32]}-{arm}-c{load.concurrency}", "eid": cell.document["fingerprint"],
+            "time": {"start": session["started_at"], "duration": f"PT{session['seconds']['total']}S"},
+            "description": f"{cell.name}, arm {arm}, concurrency {load.concurrency}", "keywords": [mode["method"], *cell.marks],
+        },
+        "scenario": {"stack": [engine], "load": workload},
+        "results": {
+            "request_performance": {"aggregate": aggregate},
+            "profiling": {"mtpbench": {"acceptance": measured["acceptance"], "speedup": load.data["speedup"] if arm == "test" else None, "gates": cell.summary["gates"]}},
+        },
+    }  # fmt: skip
+
+
+def _statistics(percentiles: dict | None, units: str) -> dict | None:
+    return {"units": units, **percentiles} if percentiles else None
+
+
+def _model_name(weights: dict) -> str:
+    return weights.get("repo") or weights.get("shape") or f"sha256:{weights['sha256'][:12]}"
+
+
+def prometheus(cell: Cell, rows: pd.DataFrame) -> str:
+    """A cell in Prometheus' text format: a gauge for each number of cells.csv, and whether the cell is valid."""
+    valid = cell.summary["valid"]
+    lines = [
+        "# HELP mtpbench_valid Whether every gate of the cell passed; an invalid cell has no other sample.",
+        "# TYPE mtpbench_valid gauge",
+        f"mtpbench_valid{_labels({'cell': cell.name})} {int(valid)}",
+    ]
+    numbers = rows.select_dtypes("number").columns.difference(IN_LABELS, sort=False) if valid else []
+    for column in numbers:
+        samples = [
+            f"mtpbench_{column}{_labels({name: row[name] for name in LABELS})} {row[column]!r}"
+            for row in rows.to_dict("records")
+            if not pd.isna(row[column])
+        ]
+        if samples:
+            lines += [f"# HELP mtpbench_{column} Column {column} of metrics/cells.csv.", f"# TYPE mtpbench_{column} gauge", *samples]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(values: dict) -> str:
+    escaped = {name: str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in values.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items() if value) + "}"
+
+
+def ro_crate(study: Study, root: Path) -> dict:
+    """RO-Crate 1.2 metadata of metrics/: every result with what made it, the table of cells, plots and exports."""
+    folder, entities = root / "metrics", []
+    for cell in study.cells:
+        spec, path = cell.document["spec"], Path(cell.path).relative_to("metrics").as_posix()
+        made = cell.document["created_at"]
+        engine, device = f"#engine-{cell.engine}", f"#device-{cell.gpu}"
+        entities += [
+            {"@id": path, "@type": "File", "name": cell.name, "encodingFormat": "application/json", "dateCreated": made,
+             "description": _described(cell), **_size(folder / path)},
+            {"@id": f"#measuring-{cell.name}", "@type": "CreateAction", "name": f"Measuring {cell.name}", "endTime": made,
+             "instrument": [{"@id": engine}, {"@id": device}], "result": {"@id": path}},
+            {"@id": engine, "@type": "SoftwareApplication", "name": cell.engine, "softwareVersion": str(cell.sessions[0]["software"].get(spec["engine"]["implementation"]))},
+            {"@id": device, "@type": "Product", "name": spec["device"]["name"]},
+        ]  # fmt: skip
+    derived = ["cells.csv", "cells.parquet", *sorted(path.relative_to(folder).as_posix() for path in (folder / "plots").glob("*"))]
+    formats = {".csv": "text/csv", ".parquet": "application/vnd.apache.parquet", ".svg": "image/svg+xml", ".png": "image/png"}
+    entities += [
+        {"@id": name, "@type": "File", "name": name, "encodingFormat": formats[Path(name).suffix], **_size(folder / name)}
+        for name in derived
+        if (folder / name).exists()
+    ]
+    if study.cells:
+        entities.append({"@id": "exports/", "@type": "Dataset", "name": "llm-d benchmark reports and Prometheus text"})
+    unique = {entity["@id"]: entity for entity in entities}
+    parts = [{"@id": name} for name, entity in unique.items() if entity["@type"] in ("File", "Dataset")]
+    actions = [{"@id": name} for name, entity in unique.items() if entity["@type"] == "CreateAction"]
+    published = max((cell.document["created_at"] for cell in study.cells), default="1970-01-01")
+    about = {
+        "@id": "./", "@type": "Dataset", "name": "mtpbench measurements", "datePublished": published, "license": {"@id": LICENSE},
+        "description": "Speed-up of language models by multi-token prediction, one GPU, engine, prompt set and mode a file.",
+        "hasPart": parts, "mentions": actions,
+    }  # fmt: skip
+    descriptor = {"@id": "ro-crate-metadata.json", "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": "https://w3id.org/ro/crate/1.2"}}
+    return {"@context": "https://w3id.org/ro/crate/1.2/context", "@graph": [descriptor, about, {"@id": LICENSE, "@type": "CreativeWork", "name": "MIT License"}, *unique.values()]}
+
+
+def _described(cell: Cell) -> str:
+    state = "valid" if cell.summary["valid"] else f"invalid: {'; '.join(cell.summary['reasons'])}"
+    return "; ".join(["baseline against baseline" if not cell.speculative else "baseline against speculation", state, *cell.marks])
+
+
+def _size(path: Path) -> dict:
+    """Size and SHA-256 of a file, where it exists."""
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    return {"contentSize": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
