@@ -300,10 +300,18 @@ def _read_all(root: Path, names: list[str]) -> Iterator[tuple]:
             yield from pool.map(_read, paths, chunksize=8)
 
 
+COLUMNS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "valid")  # of a table without a row
+
+
 def frame(study: Study) -> pd.DataFrame:
-    """Tidy: one row a cell, load point and arm; the comparison's columns stand in the rows of its test arm."""
+    """Tidy: one row a cell, load point and arm."""
+    rows = list(tidy(study))
+    return pd.DataFrame(rows, columns=None if rows else list(COLUMNS))
+
+
+def tidy(study: Study) -> Iterator[dict]:
+    """The rows of `frame`, in the order of the cells; the comparison's columns stand in the rows of its test arm."""
     compared = {(item.cell.name, item.load.index): item for item in study.speculative}
-    rows = []
     for cell in study.cells:
         for point in cell.loads:
             for arm in ARMS:
@@ -318,8 +326,7 @@ def frame(study: Study) -> pd.DataFrame:
                     row |= {f"speedup_{key}": value for key, value in point.data["speedup"].items()}
                 if arm == "test" and (item := compared.get((cell.name, point.index))):
                     row |= {"verdict": item.verdict, "noise_floor": getattr(item.floor, "value", None)}
-                rows.append(row)
-    return pd.DataFrame(rows, columns=None if rows else ["cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "valid"])
+                yield row
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:
@@ -329,6 +336,8 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         name = f"{prefix}{key}"
         if key in ("ids_per_step", "reasons_null"):
             flat[name] = json.dumps(value)
+        elif key == "acceptance" and value is None:
+            continue  # of an arm that drafts nothing; its columns are those of the other arm
         elif isinstance(value, dict):
             flat |= _flat(value, f"{name}_")
         elif isinstance(value, list):

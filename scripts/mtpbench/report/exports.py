@@ -4,32 +4,31 @@ Invalid cells stand in the table of cells, marked so; no other export shows a nu
 """
 
 import hashlib
+import itertools
 import json
 import shutil
+from operator import itemgetter
 from pathlib import Path
 
-import pandas as pd
-
 from mtpbench import results
-from mtpbench.report.cells import ARMS, Cell, Load, Study, frame
+from mtpbench.report.cells import ARMS, Cell, Load, Study, frame, tidy
 
 LLMD_VERSION = "0.2"
 LICENSE = "https://spdx.org/licenses/MIT"
 LABELS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "marks")
-IN_LABELS = {*LABELS, "valid", "in_matrix"}
 
 
 def write(study: Study, root: Path) -> None:
     """Write metrics/exports/ anew, and metrics/ro-crate-metadata.json over all that lies in metrics/."""
-    table, folder = frame(study), root / "metrics/exports"
+    folder = root / "metrics/exports"
     shutil.rmtree(folder, ignore_errors=True)
+    rows = {name: list(found) for name, found in itertools.groupby(tidy(study), key=itemgetter("cell"))}
     for cell in study.cells:
         for load in cell.loads if cell.summary["valid"] else ():
             for arm in ARMS:
                 place = folder / "llm-d" / f"{cell.name}.{arm}.c{load.concurrency}.json"
                 _put(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
-        rows = table[table["cell"] == cell.name] if len(table) else table
-        _put(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows))
+        _put(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows.get(cell.name, [])))
     _put(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -105,23 +104,21 @@ def _model_name(weights: dict) -> str:
     return weights.get("repo") or weights.get("shape") or f"sha256:{weights['sha256'][:12]}"
 
 
-def prometheus(cell: Cell, rows: pd.DataFrame) -> str:
-    """A cell in Prometheus' text format: a gauge for each number of cells.csv, and whether the cell is valid."""
-    valid = cell.summary["valid"]
+def prometheus(cell: Cell, rows: list[dict]) -> str:
+    """A cell in Prometheus' text format: a gauge for each number of its rows in cells.csv, and whether it is valid."""
     lines = [
         "# HELP mtpbench_valid Whether every gate of the cell passed; an invalid cell has no other sample.",
         "# TYPE mtpbench_valid gauge",
-        f"mtpbench_valid{_labels({'cell': cell.name})} {int(valid)}",
+        f"mtpbench_valid{_labels({'cell': cell.name})} {int(cell.summary['valid'])}",
     ]
-    numbers = rows.select_dtypes("number").columns.difference(IN_LABELS, sort=False) if valid else []
-    for column in numbers:
-        samples = [
-            f"mtpbench_{column}{_labels({name: row[name] for name in LABELS})} {row[column]!r}"
-            for row in rows.to_dict("records")
-            if not pd.isna(row[column])
-        ]
-        if samples:
-            lines += [f"# HELP mtpbench_{column} Column {column} of metrics/cells.csv.", f"# TYPE mtpbench_{column} gauge", *samples]
+    samples: dict[str, list[str]] = {}
+    for row in rows if cell.summary["valid"] else ():
+        labels = _labels({name: row[name] for name in LABELS})
+        for column, value in row.items():
+            if column not in LABELS and isinstance(value, int | float) and not isinstance(value, bool):
+                samples.setdefault(column, []).append(f"mtpbench_{column}{labels} {value!r}")
+    for column, found in samples.items():
+        lines += [f"# HELP mtpbench_{column} Column {column} of metrics/cells.csv.", f"# TYPE mtpbench_{column} gauge", *found]
     return "\n".join(lines) + "\n"
 
 
