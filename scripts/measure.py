@@ -38,6 +38,9 @@ def main() -> None:
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
+        except KeyboardInterrupt:
+            say("[mtpbench] interrupted | finished sessions are kept; the same command goes on from there")
+            sys.exit(130)
 
 
 def measure(plan: dict, path: Path, say) -> None:

@@ -82,6 +82,12 @@ def test_a_failed_write_keeps_the_old_result_and_leaves_no_part(written, monkeyp
     assert [file.name for file in written.parent.iterdir()] == ["result.json"]
 
 
+def test_what_a_killed_writer_left_is_cleared_away(written):
+    (written.parent / ".result.json.123.part").write_text("{")
+    results.write(written, RESULT)
+    assert [file.name for file in written.parent.iterdir()] == ["result.json"]
+
+
 def test_numbers_that_are_no_json_are_never_written(tmp_path):
     with pytest.raises(ValueError):
         results.write(tmp_path / "result.json", {**RESULT, "sessions": [float("nan")]})

@@ -119,5 +119,7 @@ def update_text(path: Path, text: str) -> None:
 
 
 def write(path: Path, result: dict) -> None:
-    """Seal a result and put it in its place in one step."""
+    """Seal a result and put it in its place in one step; what a killed writer left half done beside it goes."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        part.unlink(missing_ok=True)
     write_text(path, text_of(seal(result)))

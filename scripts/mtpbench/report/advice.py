@@ -131,7 +131,7 @@ def _names(items: list[Comparison]) -> str:
 
 def _range(items: list[Comparison]) -> tuple:
     ratios = sorted((item.ratio for item in items), key=lambda figure: figure.value)
-    return (ratios[0],) if len(items) == 1 else (ratios[0], " to ", ratios[-1])
+    return (ratios[0],) if ratios[0].text == ratios[-1].text else (ratios[0], " to ", ratios[-1])
 
 
 def _hidden(items: list[Comparison]) -> tuple:

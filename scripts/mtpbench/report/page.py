@@ -67,11 +67,20 @@ def as_markdown(value, up: str = "../") -> str:
     return " ".join(str(value).replace("|", "\\|").splitlines())
 
 
+def _kind(value) -> str:
+    """How a column of such cells is set: numbers to the right, words with line breaks."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    if any(isinstance(part, Figure) for part in parts):
+        return "number" if not isinstance(parts[0], str) and len(parts) <= 3 else "words"
+    return "words" if isinstance(value, str) and len(value) > 16 else ""
+
+
 def _render(template: str, up: str = "../", **values) -> str:
     kind = "html" if ".html" in template else "markdown"
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    made.filters["kind"] = _kind
     made.filters["show"] = functools.partial(as_html if kind == "html" else as_markdown, up=up)
     return made.get_template(template).render(most=MOST_ROWS[kind], up=up, **values)
 

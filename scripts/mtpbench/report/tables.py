@@ -1,6 +1,6 @@
 """The report's tables, as data: cells are text, figures, reasons, badges, or a sequence of these."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mtpbench.report.advice import WORDS, label
@@ -69,7 +69,8 @@ def answer(study: Study) -> Table:
         for item in study.comparisons
     ]
     columns = ["Cell", "Answer", "Speed-up", "95 % interval", "Noise floor", "Concurrency", "Why"]
-    return Table("answer", "Is it faster?", columns, rows, NO_COMPARISON, keep=True)
+    note = ("Noise floor: what the same comparison shows between two equal arms. An answer needs an interval that leaves 1 out and an effect beyond the floor.",)
+    return Table("answer", "Is it faster?", columns, rows, NO_COMPARISON, note, keep=True)
 
 
 def headline(study: Study) -> Table:
@@ -294,10 +295,10 @@ def per_prompt(study: Study) -> Table:
 
 def invalid(study: Study) -> Table:
     rows = [
-        [(cell.name, *_marks(cell)), "; ".join(cell.summary["reasons"]) or "no reason recorded", "; ".join(f"{gate['name']}: {gate['seen']}" for gate in cell.summary["gates"] if gate["passed"] is False)]
+        [_name(cell), "; ".join(cell.summary["reasons"]) or "no reason recorded"]
         for cell in study.invalid
     ]
-    return Table("invalid", "Invalid cells", ["Cell", "Reason", "Failed gates"], rows, "None: every gate of every cell passed or does not apply.", keep=True)
+    return Table("invalid", "Invalid cells", ["Cell", "Failed gates, and what they saw"], rows, "None: every gate of every cell passed or does not apply.", keep=True)
 
 
 def warnings(study: Study) -> Table:
@@ -357,8 +358,19 @@ def _matches(item: Comparison, row: dict) -> bool:
 
 def build(study: Study, files: Files) -> dict[str, Table]:
     """Every table by its name."""
-    made: Iterable[Table] = [
+    made: list[Table] = [
         *(make(study) for make in (answer, headline, rates, engines, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
         published(study, files),
     ]  # fmt: skip
+    if all(load.concurrency == 1 for cell in study.cells for load in cell.loads):
+        for table in made:
+            _drop(table, "Concurrency")
     return {table.name: table for table in made}
+
+
+def _drop(table: Table, column: str) -> None:
+    """Take a column that says the same in every row out of a table."""
+    if column in table.columns:
+        at = table.columns.index(column)
+        for row in (table.columns, *table.rows):
+            del row[at]
