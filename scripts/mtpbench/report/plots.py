@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 from mtpbench.report.advice import label
 from mtpbench.report.cells import ARMS, Comparison, Study
 from mtpbench.report.figures import QUANTILES, Figure
-from mtpbench.report.tables import break_even, cost_of, prediction
+from mtpbench.report.tables import NO_COMPARISON, NO_PRICE, break_even, cost_of, prediction
 
 INK, FAINT, GRID = "#1d2329", "#5b6672", "#d5dae0"
 SERIES = ("#0067a8", "#b84a00", "#00745a", "#96407a", "#7a6200", "#4f5b66")
@@ -70,6 +70,7 @@ def _points(axes, rows: Rows, x: str, y: str, color: str, marker: str, hollow=la
 
 
 def _nothing(axes, why: str) -> None:
+    axes.figure.set_size_inches(7.2, 0.8)
     axes.axis("off")
     axes.text(0.5, 0.5, why, ha="center", va="center", color=FAINT, transform=axes.transAxes)
 
@@ -130,7 +131,7 @@ def speedup(study: Study) -> tuple[plt.Figure, Rows]:
     figure, axes = plt.subplots(figsize=(7.2, _height(min(len(rows), MOST))))
     drawn = _shortened([(at, item, row) for at, (item, row) in enumerate(zip(items, rows)) if row["ratio"] is not None], MOST, axes)
     if not drawn:
-        _nothing(axes, "No valid comparison to show.")
+        _nothing(axes, NO_COMPARISON)
         return figure, rows
     thin = len(drawn) > LABELLED
     for at, (_, item, row) in enumerate(drawn):
@@ -162,13 +163,13 @@ def acceptance_speedup(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), acceptance_length=item.load.figure("arms/test/acceptance/length", "length"), ratio=item.ratio,
              low=item.load.figure("speedup/low", "ratio"), high=item.load.figure("speedup/high", "ratio"), break_even=break_even(item.load))
-        | {"verdict": item.verdict, "group": f"{item.cell.gpu} {item.cell.engine}"}
+        | {"verdict": item.verdict, "group": f"{item.cell.gpu} {item.cell.engine} γ {item.cell.gamma}"}
         for item in study.speculative
     ]  # fmt: skip
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     drawn = _shortened([row for row in rows if row["acceptance_length"] is not None and row["ratio"] is not None], MOST, axes)
     if not drawn:
-        _nothing(axes, "No valid comparison to show.")
+        _nothing(axes, NO_COMPARISON)
         return figure, rows
     looks = _looks(row["group"] for row in drawn)
     most = max(row["acceptance_length"] for row in drawn) * 1.08
@@ -199,7 +200,7 @@ def acceptance_position(study: Study) -> tuple[plt.Figure, Rows]:
     figure, axes = plt.subplots(figsize=(7.2, 3.8))
     drawn = [row for row in rows if row["share"] is not None]
     if not drawn:
-        _nothing(axes, "No valid comparison to show.")
+        _nothing(axes, NO_COMPARISON)
         return figure, rows
     looks = _looks(row["prompts"] for row in drawn)
     engines = {engine: LINES[at % len(LINES)] for at, engine in enumerate(dict.fromkeys(row["engine"] for row in drawn))}
@@ -229,7 +230,7 @@ def step_times(study: Study) -> tuple[plt.Figure, Rows]:
     figure, axes = plt.subplots(figsize=(7.2, _height(min(len(rows), most))))
     drawn = _shortened([row for row in rows if row[names[0]] is not None], most, axes)
     if not drawn:
-        _nothing(axes, "No valid comparison to show.")
+        _nothing(axes, NO_COMPARISON)
         return figure, rows
     boxes = [dict(zip(("whislo", "q1", "med", "q3", "whishi"), (row[name] for name in names)), fliers=[], label="") for row in drawn]
     made = axes.bxp(boxes, positions=range(len(drawn)), orientation="horizontal", widths=0.6, patch_artist=True, showfliers=False)
@@ -286,7 +287,7 @@ def cost(study: Study) -> tuple[plt.Figure, Rows]:
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     priced = [row for row in rows if row["control_dollars_per_million"] is not None and row["test_dollars_per_million"] is not None]
     if not (drawn := _shortened(priced, MOST, axes)):
-        _nothing(axes, "No measured GPU has a price in the configuration.")
+        _nothing(axes, NO_PRICE)
         return figure, rows
     looks = _looks(row["group"] for row in drawn)
     for group, look in looks.items():
@@ -314,7 +315,7 @@ def curves(study: Study) -> tuple[plt.Figure, Rows]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
     drawn = [row for row in rows if row["break_even"] is not None]
     if not drawn:
-        _nothing(left, "No valid comparison to show.")
+        _nothing(left, NO_COMPARISON)
         right.axis("off")
         return figure, rows
     looks = _looks(row["group"] for row in drawn)
@@ -353,7 +354,7 @@ def predicted(study: Study) -> tuple[plt.Figure, Rows]:
         | {"group": f"{item.cell.gpu} {item.cell.engine}"}
         for item in study.speculative
     ]
-    figure, axes = plt.subplots(figsize=(5.4, 4.6))
+    figure, axes = plt.subplots(figsize=(7.2, 4.6))
     drawn = _shortened([row for row in rows if row["predicted"] is not None and row["low"] is not None], MOST, axes)
     if not drawn:
         _nothing(axes, "No comparison has another cell that drafts alike to be predicted from.")

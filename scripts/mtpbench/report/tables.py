@@ -40,6 +40,7 @@ class Table:
 
 
 NO_COMPARISON = "No valid comparison to show."
+NO_PRICE = "n/a: no GPU with a valid comparison has a price in the configuration."
 
 
 def _marks(cell: Cell) -> list[Badge]:
@@ -204,10 +205,14 @@ def cost(study: Study) -> Table:
     rows = [
         [*_names(item.load), study.price(item.cell.gpu), *(cost_of(study, item.load, arm) for arm in ARMS), _cost_all_in(study, item.cell)]
         for item in study.speculative
+        if isinstance(study.price(item.cell.gpu), Figure)
     ]
     columns = [*NAMES, "List price, $/h", "Control, $/M tokens", "Test, $/M tokens", "Both arms with start-up, $/M tokens"]
     note = ("Seconds of the GPU times its list price, per million output tokens; a host's processors and memory are not in it. Price, date and source stand in config/config.yaml.",)
-    return Table("cost", "Cost", columns, rows, NO_COMPARISON, note)
+    without = dict.fromkeys(item.cell.gpu for item in study.speculative if isinstance(study.price(item.cell.gpu), Null))
+    if rows and without:
+        note += (f"n/a, since the configuration has no price: {', '.join(without)}.",)
+    return Table("cost", "Cost", columns, rows, NO_PRICE, note)
 
 
 def cheapest(study: Study) -> Table:
@@ -220,7 +225,7 @@ def cheapest(study: Study) -> Table:
             if isinstance(price, Figure) and (kind not in best or price.value < best[kind][0].value):
                 best[kind] = (price, item, arm)
     rows = [[kind, item.cell.gpu, item.cell.engine, item.cell.mode if arm == "test" else "baseline", item.load.figure("concurrency", "count"), price] for kind, (price, item, arm) in best.items()]
-    return Table("cheapest", "Cheapest GPU per prompt set", ["Prompts", "GPU", "Engine", "Mode", "Concurrency", "$/M tokens"], rows, "No measured GPU has a price in the configuration.", keep=True)
+    return Table("cheapest", "Cheapest GPU per prompt set", ["Prompts", "GPU", "Engine", "Mode", "Concurrency", "$/M tokens"], rows, NO_PRICE, keep=True)
 
 
 def break_even(load: Load) -> Figure | Null:
