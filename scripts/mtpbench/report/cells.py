@@ -318,7 +318,7 @@ def tidy(study: Study) -> Iterator[dict]:
                 row = {
                     "cell": cell.name, "gpu": cell.gpu, "engine": cell.engine, "prompts": cell.prompts, "mode": cell.mode,
                     "concurrency": point.concurrency, "arm": arm, "valid": cell.summary["valid"],
-                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks), "device": cell.document["spec"]["device"]["name"],
+                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks) or None, "device": cell.document["spec"]["device"]["name"],
                     "gamma": cell.gamma, "sessions": len(cell.sessions), "created_at": cell.document["created_at"],
                     "fingerprint": cell.document["fingerprint"], **_flat(point.data["arms"][arm]),
                 }  # fmt: skip

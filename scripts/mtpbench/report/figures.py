@@ -26,9 +26,10 @@ from mtpbench.errors import UserError
 
 def _decimal(value: float) -> str:
     """Three significant digits, never an exponent: 0.0123, 1.23, 12.3, 1,230."""
-    if value == 0:
+    rounded = float(f"{value:.3g}")  # first, since 9.999 has one digit fewer once it is 10.0
+    if rounded == 0:
         return "0"
-    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    digits = max(0, 2 - int(np.floor(np.log10(abs(rounded)))))
     return f"{value:,.{digits}f}"
 
 
