@@ -313,7 +313,7 @@ def curves(study: Study) -> tuple[plt.Figure, Rows]:
         for item in study.speculative
     ]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
-    drawn = [row for row in rows if row["break_even"] is not None]
+    drawn = _shortened([row for row in rows if row["break_even"] is not None], MOST, right)
     if not drawn:
         _nothing(left, NO_COMPARISON)
         right.axis("off")
@@ -406,7 +406,7 @@ def _adapted(svg: str, title: str) -> str:
     svg = re.sub(f"({colours})", lambda found: f"var({_variable(found[1])}, {found[1]})", svg, flags=re.IGNORECASE)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # hundredths of a point are enough, and halve a large page
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", svg)
     dark = "".join(f"{_variable(light)}:{dark};" for light, dark in DARK.items())
     style = f"<title>{title}</title><style>@media (prefers-color-scheme: dark){{svg.plot{{{dark}}}}}</style>"
     head, _, body = svg[svg.index("<svg") :].partition(">")
