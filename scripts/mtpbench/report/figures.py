@@ -70,6 +70,7 @@ def _step_quantile(sessions: list[dict], arm: str, concurrency: int, share: floa
 FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
     "predicted": costmodel.predict,
+    "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
     "larger": max,
     "number": len,

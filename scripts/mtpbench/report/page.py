@@ -41,7 +41,7 @@ SECTIONS = (
     Section("losslessness", "Same output?", ("losslessness",)),
     Section("gates", "Gates", ("gates", "warnings")),
     Section("provenance", "Provenance", ("provenance",)),
-    Section("published", "Published before", ("published",)),
+    Section("published", "Published before", ("published", "implied")),
 )
 
 
@@ -82,7 +82,7 @@ def _render(template: str, up: str = "../", **values) -> str:
     )
     made.filters["kind"] = _kind
     made.filters["show"] = functools.partial(as_html if kind == "html" else as_markdown, up=up)
-    return made.get_template(template).render(most=MOST_ROWS[kind], up=up, **values)
+    return made.get_template(template).render(**{"most": MOST_ROWS[kind], "up": up, **values})
 
 
 def write(study: Study, root: Path) -> None:
@@ -97,8 +97,9 @@ def write(study: Study, root: Path) -> None:
         "load_changes": advice.load_changes(study.comparisons),
         "diagnostic": any(cell.diagnostic for cell in study.valid),
     }
-    for name in ("results.md", "index.html"):
-        (root / "report" / name).write_text(_render(f"{name}.jinja", **values), encoding="utf-8")
+    few = {"most": 10} if len(study.cells) > 100 else {}  # GitHub renders no Markdown of more than half a megabyte
+    for name, more in (("results.md", few), ("index.html", {})):
+        (root / "report" / name).write_text(_render(f"{name}.jinja", **values, **more), encoding="utf-8")
 
 
 def write_tables(study: Study, root: Path) -> None:

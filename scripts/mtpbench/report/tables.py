@@ -1,7 +1,7 @@
 """The report's tables, as data: cells are text, figures, reasons, badges, or a sequence of these."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mtpbench.report.advice import WORDS, label
 from mtpbench.report.cells import ARMS, Cell, Comparison, Load, Study
@@ -9,6 +9,7 @@ from mtpbench.report.figures import Figure, Files, Null, derived, pointer_part
 
 TONES = {"faster": ("▲", "good"), "slower": ("▼", "bad"), "unresolved": ("○", "plain")}
 PUBLISHED = "report/published.csv"
+MOST_KEPT = 600
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Table:
     empty: str
     note: tuple = ()
     fold: bool = False
-    keep: bool = field(default=False)  # never shortened: what people come for
+    keep: bool = False  # shortened only where it would make the page useless: what people come for
 
     def shortened(self, most: int) -> tuple[list[list], int]:
         """The rows to show, and how many are left out."""
-        rows = self.rows if self.keep else self.rows[:most]
+        rows = self.rows[: max(most, MOST_KEPT) if self.keep else most]
         return rows, len(self.rows) - len(rows)
 
 
@@ -346,13 +347,39 @@ def published(study: Study, files: Files) -> Table:
     """The earlier project's figures, with what was measured here for the same GPU, engine and prompts beside them."""
     rows = []
     for at, row in enumerate(files[PUBLISHED]):
-        source = lambda column, at=at, row=row: Figure(row[column], "text", f"{PUBLISHED}#/{at}/{column}")  # noqa: E731
-        length = derived("length_of_rate", source("acceptance_pct"), 4, format="length")
         ours = [item for item in study.comparisons if _matches(item, row)]
         beside = [part for item in ours for part in (f"{label(item)}: ", item.ratio, "; ")]
-        rows.append([row["gpu"], row["engine"], row["prompts"], source("baseline_tok_s"), source("mtp_tok_s"), source("acceptance_pct"), length, row["window"], row["date"], tuple(beside[:-1]) or "not measured here"])
+        figures = [_quoted(files, at, column) for column in ("baseline_tok_s", "mtp_tok_s", "acceptance_pct")]
+        rows.append([row["gpu"], row["engine"], row["prompts"], *figures, _published_length(files, at), row["window"], row["date"], tuple(beside[:-1]) or "not measured here"])
     columns = ["GPU", "Engine", "Prompts", "Baseline, tok/s", "MTP, tok/s", "Acceptance, %", "Length at γ = 4", "Window", "Date", "Measured here"]
     return Table("published", "Figures that the earlier project published", columns, rows, "None.")
+
+
+def implied(study: Study, files: Files) -> Table:
+    """The published acceptance put on the break-even lines measured here on GPUs at the same draft length."""
+    measured: dict[tuple, Comparison] = {}
+    for item in study.speculative:
+        spec = item.cell.document["spec"]
+        if spec["device"]["kind"] == "cuda" and item.cell.gamma == 4 and item.load.concurrency == 1:
+            measured.setdefault((item.cell.gpu, item.cell.engine), item)
+    rows = []
+    for at, row in enumerate(files[PUBLISHED]):
+        for item in measured.values():
+            if item.cell.document["spec"]["engine"]["implementation"] == row["engine"]:
+                length, even = _published_length(files, at), break_even(item.load)
+                rows.append([f"{row['gpu']} {row['engine']} {row['prompts']}", length, _name(item.cell), even, derived("implied", length, even, format="ratio")])
+    columns = ["Published", "Length at γ = 4", "Break-even measured in", "Break-even length", "Implied speed-up"]
+    note = ("Arithmetic, not a measurement: acceptance belongs to model and prompts, the break-even length to the GPU and engine measured here.",)
+    return Table("implied", "What that acceptance would bring at a break-even measured here", columns, rows, "No GPU was measured at draft length 4.", note, fold=True)
+
+
+def _quoted(files: Files, at: int, column: str) -> Figure:
+    """A published figure as it was printed."""
+    return Figure(files[PUBLISHED][at][column], "text", f"{PUBLISHED}#/{at}/{column}")
+
+
+def _published_length(files: Files, at: int) -> Figure | Null:
+    return derived("length_of_rate", _quoted(files, at, "acceptance_pct"), 4, format="length")
 
 
 def _matches(item: Comparison, row: dict) -> bool:
@@ -366,6 +393,7 @@ def build(study: Study, files: Files) -> dict[str, Table]:
     made: list[Table] = [
         *(make(study) for make in (answer, headline, rates, engines, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
         published(study, files),
+        implied(study, files),
     ]  # fmt: skip
     if all(load.concurrency == 1 for cell in study.cells for load in cell.loads):
         for table in made:
