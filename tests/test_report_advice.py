@@ -99,6 +99,6 @@ def test_a_verdict_that_turns_under_load_is_told():
     loads = (1, 4, 16)
     items = [comparison(verdict=verdict, loads=loads, at=at) for at, verdict in enumerate(("faster", "faster", "slower"))]
     assert [said(sentence) for sentence in advice.load_changes(items)] == [
-        "cpu vllm code mtp at concurrency 1: enable at concurrency 1, but do not enable at 16."
+        "cpu vllm code mtp: enable at concurrency 1, but do not enable at 16."
     ]
     assert advice.load_changes(items[:2]) == []

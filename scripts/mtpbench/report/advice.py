@@ -88,16 +88,16 @@ def load_changes(comparisons: list[Comparison]) -> list[tuple]:
             if other.verdict != first.verdict:
                 where = [item.load.figure("concurrency", "count") for item in (first, other)]
                 sentences.append(
-                    (f"{label(first)}: {WORDS[first.verdict]} at concurrency ", where[0], f", but {WORDS[other.verdict]} at ", where[1], ".")
+                    (f"{label(first, False)}: {WORDS[first.verdict]} at concurrency ", where[0], f", but {WORDS[other.verdict]} at ", where[1], ".")
                 )
                 break
     return sentences
 
 
-def label(item: Comparison) -> str:
+def label(item: Comparison, with_load: bool = True) -> str:
     """A comparison's name in a sentence; its load only where the cell has several."""
     cell = item.cell
-    load = f" at concurrency {item.load.concurrency}" if len(cell.loads) > 1 else ""
+    load = f" at concurrency {item.load.concurrency}" if with_load and len(cell.loads) > 1 else ""
     return f"{cell.gpu} {cell.engine} {cell.prompts} {cell.mode}{load}"
 
 
@@ -126,7 +126,12 @@ def _quantifier(items: list[Comparison]) -> str:
 
 
 def _names(items: list[Comparison]) -> str:
-    return ", ".join(map(label, items[:NAMED])) + (" and others" if len(items) > NAMED else "")
+    """Comparisons by name; a cell once, without its load, where all of its loads are among them."""
+    loads: dict[str, int] = {}
+    for item in items:
+        loads[item.cell.name] = loads.get(item.cell.name, 0) + 1
+    names = list(dict.fromkeys(label(item, loads[item.cell.name] < len(item.cell.loads)) for item in items))
+    return ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
 
 
 def _range(items: list[Comparison]) -> tuple:

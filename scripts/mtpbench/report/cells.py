@@ -218,9 +218,14 @@ class Study:
         return [self._compare(load) for cell in self.valid if cell.speculative for load in cell.loads]
 
     @cached_property
+    def current(self) -> list[Comparison]:
+        """Those that answer the current spec; what plots show, which have no room for a mark."""
+        return [comparison for comparison in self.speculative if not comparison.cell.stale]
+
+    @cached_property
     def comparisons(self) -> list[Comparison]:
         """Those that speak of a real model under the current spec, so that an answer may rest on them."""
-        return [comparison for comparison in self.speculative if not (comparison.cell.diagnostic or comparison.cell.stale)]
+        return [comparison for comparison in self.current if not comparison.cell.diagnostic]
 
     @cached_property
     def by_drafting(self) -> dict[tuple, list[Comparison]]:

@@ -15,6 +15,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
@@ -56,10 +57,10 @@ def _looks(names) -> dict[str, dict]:
     return {name: {"color": SERIES[at % len(SERIES)], "marker": MARKERS[at % len(MARKERS)]} for at, name in enumerate(dict.fromkeys(names))}
 
 
-def _keys(axes, looks: dict[str, dict], more: list[Line2D] = ()) -> None:
+def _keys(axes, looks: dict[str, dict], more: list[Artist] = ()) -> None:
     """A legend above the plot."""
     handles = [Line2D([], [], linestyle="", label=name, **look) for name, look in looks.items()]
-    axes.legend(handles=[*handles, *more], loc="lower left", bbox_to_anchor=(0, 1), ncols=min(5, len(handles) + len(more)), borderaxespad=0.2, handletextpad=0.4, columnspacing=1.2)
+    axes.legend(handles=[*handles, *more], loc="lower left", bbox_to_anchor=(0, 1), ncols=min(4, len(handles) + len(more)), borderaxespad=0.2, handletextpad=0.4, columnspacing=1.2)
 
 
 def _points(axes, rows: Rows, x: str, y: str, color: str, marker: str, hollow=lambda row: False) -> None:
@@ -122,7 +123,7 @@ def _height(rows: int) -> float:
 
 
 def speedup(study: Study) -> tuple[plt.Figure, Rows]:
-    items = sorted(study.speculative, key=lambda item: item.cell.gpu)
+    items = sorted(study.current, key=lambda item: item.cell.gpu)
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), ratio=item.ratio, low=item.load.figure("speedup/low", "ratio"),
              high=item.load.figure("speedup/high", "ratio"), noise_floor=item.floor) | {"verdict": item.verdict}
@@ -153,7 +154,7 @@ def speedup(study: Study) -> tuple[plt.Figure, Rows]:
     _row_names(axes, [_named(item) for _, item, _ in drawn], [item.cell.gpu for _, item, _ in drawn])
     extra = [
         Line2D([], [], linestyle="", marker="o", markerfacecolor="none", color=FAINT, label="hollow: unresolved"),
-        Line2D([], [], color=GRID, linewidth=7, label="noise floor"),
+        plt.Rectangle((0, 0), 1, 1, color=GRID, label="noise floor"),
     ]
     _keys(axes, looks, extra)
     return figure, rows
@@ -164,7 +165,7 @@ def acceptance_speedup(study: Study) -> tuple[plt.Figure, Rows]:
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), acceptance_length=item.load.figure("arms/test/acceptance/length", "length"), ratio=item.ratio,
              low=item.load.figure("speedup/low", "ratio"), high=item.load.figure("speedup/high", "ratio"), break_even=break_even(item.load))
         | {"verdict": item.verdict, "group": f"{item.cell.gpu} {item.cell.engine} γ {item.cell.gamma}"}
-        for item in study.speculative
+        for item in study.current
     ]  # fmt: skip
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     drawn = _shortened([row for row in rows if row["acceptance_length"] is not None and row["ratio"] is not None], MOST, axes)
@@ -193,7 +194,7 @@ def acceptance_speedup(study: Study) -> tuple[plt.Figure, Rows]:
 
 def acceptance_position(study: Study) -> tuple[plt.Figure, Rows]:
     rows = []
-    for item in study.speculative:
+    for item in (item for item in study.comparisons if item.load.index == 0):
         for at in range(item.cell.gamma):
             share = item.load.figure(f"arms/test/acceptance/joint/{at}", "percent")
             rows.append(_row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), share=share) | {"position": at + 1, "prompts": item.cell.prompts, "engine": item.cell.engine, "line": label(item)})
@@ -223,7 +224,7 @@ def step_times(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), **{name: item.load.step(arm, share) for name, share in zip(names, QUANTILES)})
         | {"arm": arm, "named": _named(item)}
-        for item in study.speculative
+        for item in study.current
         for arm in ARMS
     ]
     most = 2 * (LABELLED // 2)
@@ -251,7 +252,7 @@ def roofline(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), mbu=item.load.figure(f"arms/{arm}/mbu", "percent"), mfu_executed=item.load.figure(f"arms/{arm}/mfu_executed", "percent"))
         | {"arm": arm, "group": f"{item.cell.gpu} {item.cell.engine}"}
-        for item in study.speculative
+        for item in study.current
         for arm in ARMS
     ]
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
@@ -282,7 +283,7 @@ def cost(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), **{f"{arm}_tok_s": item.load.figure(f"arms/{arm}/mean_request_tok_s", "decimal") for arm in ARMS}, **{f"{arm}_dollars_per_million": cost_of(study, item.load, arm) for arm in ARMS})
         | {"group": f"{item.cell.gpu} {item.cell.engine}"}
-        for item in study.speculative
+        for item in study.current
     ]
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     priced = [row for row in rows if row["control_dollars_per_million"] is not None and row["test_dollars_per_million"] is not None]
@@ -310,7 +311,7 @@ def curves(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), gamma=item.cell.figure("/spec/mode/num_speculative_tokens", "count"), base_ms=item.load.figure("arms/control/step_ms/mean", "decimal"), step_ms=item.load.figure("arms/test/step_ms/mean", "decimal"), break_even=break_even(item.load))
         | {"group": f"{item.cell.gpu} {item.cell.engine}"}
-        for item in study.speculative
+        for item in study.current
     ]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
     drawn = _shortened([row for row in rows if row["break_even"] is not None], MOST, right)
@@ -352,7 +353,7 @@ def predicted(study: Study) -> tuple[plt.Figure, Rows]:
     rows = [
         _row(item.cell.name, concurrency=item.load.figure("concurrency", "count"), predicted=prediction(study, item), observed=item.ratio, low=item.load.figure("speedup/low", "ratio"), high=item.load.figure("speedup/high", "ratio"))
         | {"group": f"{item.cell.gpu} {item.cell.engine}"}
-        for item in study.speculative
+        for item in study.current
     ]
     figure, axes = plt.subplots(figsize=(7.2, 4.6))
     drawn = _shortened([row for row in rows if row["predicted"] is not None and row["low"] is not None], MOST, axes)
@@ -377,7 +378,7 @@ def predicted(study: Study) -> tuple[plt.Figure, Rows]:
 PLOTS: dict[str, tuple[str, Callable]] = {
     "speedup": ("Speed-up of every comparison, with 95 % interval and noise floor", speedup),
     "acceptance_speedup": ("Speed-up against acceptance length, with the break-even line", acceptance_speedup),
-    "acceptance_position": ("Share of steps whose draft was accepted up to each position", acceptance_position),
+    "acceptance_position": ("Share of steps whose draft was accepted up to each position, at each cell's first load", acceptance_position),
     "step_times": ("Step times of both arms", step_times),
     "roofline": ("Use of memory bandwidth and arithmetic, normalised to each device's peaks", roofline),
     "cost": ("Cost against speed; an arrow leads from control to test", cost),

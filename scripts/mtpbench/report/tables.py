@@ -67,12 +67,18 @@ def _verdict(item: Comparison) -> Badge:
 
 def answer(study: Study) -> Table:
     rows = [
-        [_name(item.cell), _verdict(item), item.ratio, item.interval, item.floor, item.load.figure("concurrency", "count"), item.reason or "beyond interval and noise floor"]
+        [_at_load(item.load), _verdict(item), item.ratio, item.interval, item.floor, item.reason or "beyond interval and noise floor"]
         for item in study.comparisons
     ]
-    columns = ["Cell", "Answer", "Speed-up", "95 % interval", "Noise floor", "Concurrency", "Why"]
+    columns = ["Cell", "Answer", "Speed-up", "95 % interval", "Noise floor", "Why"]
     note = ("Noise floor: what the same comparison shows between two equal arms. An answer needs an interval that leaves 1 out and an effect beyond the floor.",)
     return Table("answer", "Is it faster?", columns, rows, NO_COMPARISON, note, keep=True)
+
+
+def _at_load(load: Load) -> tuple:
+    """A cell's name with the load, where the cell has several; beside it on a phone, where further columns are out of sight."""
+    several = (" at concurrency ", load.figure("concurrency", "count")) if len(load.cell.loads) > 1 else ()
+    return (*_name(load.cell), *several)
 
 
 def headline(study: Study) -> Table:
