@@ -57,7 +57,7 @@ def test_methods_are_never_thrown_together():
 
 def test_a_sentence_gives_the_range_of_what_agrees():
     items = [comparison(ratio=1.2), comparison("h100_vllm_code_mtp", ratio=1.9), comparison("b200_vllm_code_mtp", ratio=1.5)]
-    assert said(advice.advice(items, "engine")[0].parts) == "every comparison: faster, 1.20× to 1.90×."
+    assert said(advice.advice(items, "engine")[0].parts) == "Every comparison: faster, 1.20× to 1.90×."
 
 
 def test_a_sentence_names_what_differs_and_how_much_could_hide():

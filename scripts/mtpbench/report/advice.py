@@ -122,7 +122,7 @@ def _sentence(items: list[Comparison]) -> tuple:
 
 
 def _quantifier(items: list[Comparison]) -> str:
-    return "every comparison" if len(items) > 1 else label(items[0])
+    return "Every comparison" if len(items) > 1 else label(items[0])
 
 
 def _names(items: list[Comparison]) -> str:

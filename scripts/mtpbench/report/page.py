@@ -81,7 +81,7 @@ def _render(template: str, up: str = "../", **values) -> str:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters["kind"] = _kind
-    made.filters["show"] = functools.partial(as_html if kind == "html" else as_markdown, up=up)
+    made.filters["show"] = functools.partial(as_html, up=up) if kind == "html" else lambda value: as_markdown(value, up).strip()
     return made.get_template(template).render(**{"most": MOST_ROWS[kind], "up": up, **values})
 
 

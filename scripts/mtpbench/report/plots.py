@@ -327,7 +327,7 @@ def curves(study: Study) -> tuple[plt.Figure, Rows]:
         _line(left, [row for row in mine if row["concurrency"] == lowest], "gamma", "step_ms", look, "-")
         for gamma, style in styles.items():
             _line(right, [row for row in mine if row["gamma"] == gamma], "concurrency", "break_even", look, style)
-    left.set(xlabel="draft length γ", ylabel=f"mean step, ms (concurrency {lowest})", ylim=(0, None))
+    left.set(xlabel="draft length γ", ylabel=f"mean step, ms (concurrency {lowest})", ylim=(0, 1.08 * max(row["step_ms"] for row in drawn if row["concurrency"] == lowest)))
     left.set_xticks(list(styles))
     left.set_xlim(min(styles) - 0.5, max(styles) + 0.5)
     right.axhline(1, color=INK, linewidth=0.9)
