@@ -139,6 +139,7 @@ rule exports:
 rule readme:
     input:
         rules.report.output,
+        "report/templates/readme.md.jinja",
     output:
         update("README.md"),
     log:
