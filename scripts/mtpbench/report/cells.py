@@ -15,25 +15,25 @@ import yaml
 from mtpbench import results
 from mtpbench.analysis import effect
 from mtpbench.errors import UserError
-from mtpbench.report.figures import Figure, Null, derived, lookup, step_quantiles
+from mtpbench.report.figures import Figure, Null, derived, lookup, outputs, step_quantiles
 
 ARMS = ("control", "test")
-BULKY = ("requests", "windows", "losslessness")  # of a session; nothing but step times is shown of them
+BULKY = ("requests", "windows", "losslessness")  # of a session; only step times and how outputs agree are shown of them
 PARALLEL_FROM = 64  # results; below that, starting processes costs more than they save
 
 
-def _read(path: Path) -> tuple[dict | None, dict, str]:
-    """A result without its bulk, the quantiles of its step times, and what was wrong with the file."""
+def _read(path: Path) -> tuple[dict | None, dict, dict, str]:
+    """A result without its bulk, the quantiles of its step times, hashes of its outputs, and what was wrong with the file."""
     try:
         document = results.read(path)
     except UserError as error:
-        return None, {}, str(error)
-    steps = step_quantiles(document["sessions"])
+        return None, {}, {}, str(error)
+    steps, written = step_quantiles(document["sessions"]), outputs(document["sessions"])
     for session in document["sessions"]:
         for key in BULKY:
             session.pop(key, None)
         session.get("telemetry", {}).pop("rows", None)
-    return document, steps, ""
+    return document, steps, written, ""
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Cell:
     steps: dict = field(default_factory=dict)
     in_matrix: bool = True
     stale: bool = False
+    outputs: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
@@ -285,12 +286,12 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
     measured = [name for name in found if name in existing]
     gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in measured]
     cells = []
-    for name, (document, steps, error) in zip(measured, _read_all(root, measured)):
+    for name, (document, steps, written, error) in zip(measured, _read_all(root, measured)):
         stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
         if document is None:
             gaps.append((name, "unreadable", error))
             continue
-        cells.append(Cell(name, document, steps, found[name]["in_matrix"], stale))
+        cells.append(Cell(name, document, steps, found[name]["in_matrix"], stale, written))
         if stale:
             gaps.append((name, "stale", "; ".join(found[name]["differences"])))
     return Study(cells, gaps, config or {})

@@ -67,6 +67,21 @@ def _step_quantile(sessions: list[dict], arm: str, concurrency: int, share: floa
     return step_quantiles(sessions)[arm, concurrency][share]
 
 
+def outputs(sessions: list[dict]) -> dict[tuple, tuple[int, int]]:
+    """Of each request of the first session's test arm: hashes of its ids, and of how the steps split them."""
+    return {
+        (request["concurrency"], request["prompt"], request["repeat"]): (hash(tuple(request["ids"])), hash(tuple(request["counts"])))
+        for request in sessions[0]["requests"]
+        if request["arm"] == "test"
+    }
+
+
+def agreement(one: dict, other: dict, which: int) -> float:
+    """Share of the requests common to two `outputs` that are alike: in their ids (0) or in their steps (1)."""
+    common = one.keys() & other.keys()
+    return sum(one[key][which] == other[key][which] for key in common) / len(common)
+
+
 FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
     "predicted": costmodel.predict,
@@ -76,6 +91,8 @@ FORMULAS: dict[str, Callable] = {
     "number": len,
     "total": lambda *values: sum(values),
     "step_quantile": _step_quantile,
+    "same_ids": lambda one, other: agreement(outputs(one), outputs(other), 0),
+    "same_steps": lambda one, other: agreement(outputs(one), outputs(other), 1),
     "sessions_seconds": lambda sessions: sum(session["seconds"]["total"] for session in sessions),
     "dollars_per_million": lambda hourly, per_second: hourly / 3600 / per_second * 1e6,
     "dollars_per_million_all_in": lambda hourly, seconds, tokens: hourly / 3600 * seconds / tokens * 1e6,

@@ -31,7 +31,7 @@ class Section:
 
 
 SECTIONS = (
-    Section("speedup", "Speed-up", ("headline", "engines", "rates"), ("speedup",)),
+    Section("speedup", "Speed-up", ("headline", "engines", "engines_agree", "rates"), ("speedup",)),
     Section("break-even", "Break-even: what a longer step must win", ("curves",), ("acceptance_speedup", "curves", "predicted")),
     Section("acceptance", "Acceptance", ("acceptance", "categories", "histogram"), ("acceptance_position",)),
     Section("latency", "Latency", ("latency", "cold_start"), ("step_times",)),

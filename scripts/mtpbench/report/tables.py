@@ -1,11 +1,12 @@
 """The report's tables, as data: cells are text, figures, reasons, badges, or a sequence of these."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mtpbench.report.advice import WORDS, label
 from mtpbench.report.cells import ARMS, Cell, Comparison, Load, Study
-from mtpbench.report.figures import Figure, Files, Null, derived, pointer_part
+from mtpbench.report.figures import Figure, Files, Null, agreement, derived, pointer_part
 
 TONES = {"faster": ("▲", "good"), "slower": ("▼", "bad"), "unresolved": ("○", "plain")}
 PUBLISHED = "report/published.csv"
@@ -128,6 +129,21 @@ def engines(study: Study) -> Table:
             rows.append(row)
     columns = [f"{name}: {what}" for name in names for what in ("control tok/s", "test tok/s", "speed-up")]
     return Table("engines", "Engines side by side", ["GPU, prompts, mode", "Concurrency", *columns], rows, "No comparison was measured on two engines.")
+
+
+def engines_agree(study: Study) -> Table:
+    """Whether two engines write the same ids, and how often they draft alike on the way; they need not feed a drafter alike."""
+    rows = []
+    for one, other in itertools.combinations(study.cells, 2):
+        if (one.gpu, one.prompts, one.mode) == (other.gpu, other.prompts, other.mode) and one.outputs.keys() & other.outputs.keys():
+            shares = [
+                Figure(agreement(one.outputs, other.outputs, which), "percent", f"{formula}({one.path}#/sessions, {other.path}#/sessions)")
+                for which, formula in enumerate(("same_ids", "same_steps"))
+            ]
+            lengths = [cell.figure("/summary/loads/0/arms/test/acceptance/length", "length") for cell in (one, other)]
+            rows.append([(f"{one.gpu} {one.prompts} {one.mode}", *_marks(one)), f"{one.engine}, {other.engine}", *shares, *lengths])
+    columns = ["GPU, prompts, mode", "Engines", "Same ids", "Same ids in every step", "Acceptance length, first", "Acceptance length, second"]
+    return Table("engines_agree", "Do the engines agree?", columns, rows, "No cell was measured on two engines.")
 
 
 def acceptance(study: Study) -> Table:
@@ -397,7 +413,7 @@ def _matches(item: Comparison, row: dict) -> bool:
 def build(study: Study, files: Files) -> dict[str, Table]:
     """Every table by its name."""
     made: list[Table] = [
-        *(make(study) for make in (answer, headline, rates, engines, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
+        *(make(study) for make in (answer, headline, rates, engines, engines_agree, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
         published(study, files),
         implied(study, files),
     ]  # fmt: skip
