@@ -78,7 +78,8 @@ def _kind(value) -> str:
 def _render(template: str, up: str = "../", **values) -> str:
     kind = "html" if ".html" in template else "markdown"
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )
     made.filters["kind"] = _kind
     made.filters["show"] = functools.partial(as_html, up=up) if kind == "html" else lambda value: as_markdown(value, up).strip()
