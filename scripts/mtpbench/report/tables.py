@@ -133,9 +133,11 @@ def engines(study: Study) -> Table:
 
 def engines_agree(study: Study) -> Table:
     """Whether two engines write the same ids, and how often they draft alike on the way; they need not feed a drafter alike."""
-    rows = []
-    for one, other in itertools.combinations(study.cells, 2):
-        if (one.gpu, one.prompts, one.mode) == (other.gpu, other.prompts, other.mode) and one.outputs.keys() & other.outputs.keys():
+    rows, alike = [], {}
+    for cell in study.valid:
+        alike.setdefault((cell.gpu, cell.prompts, cell.mode), []).append(cell)
+    for one, other in (pair for cells in alike.values() for pair in itertools.combinations(cells, 2)):
+        if one.outputs.keys() & other.outputs.keys():
             shares = [
                 Figure(agreement(one.outputs, other.outputs, which), "percent", f"{formula}({one.path}#/sessions, {other.path}#/sessions)")
                 for which, formula in enumerate(("same_ids", "same_steps"))
