@@ -67,16 +67,16 @@ def test_an_environment_is_ok_once_it_is_complete(given, tmp_path):
 
 
 def test_a_local_gpu_must_be_the_configured_one(given, tmp_path, monkeypatch):
-    given["gpus"]["h200"]["backend"] = "local"
-    given["matrix"]["gpus"] = ["h200"]
+    given["gpus"]["h200-modal"]["backend"] = "local"
+    given["matrix"]["gpus"] = ["h200-modal"]
     found = answers(given, tmp_path)
-    assert found["device h200"][0] == "repair" and "no GPU" in found["device h200"][1]
+    assert found["device h200-modal"][0] == "repair" and "no GPU" in found["device h200-modal"][1]
     assert found["weights gemma4-e2b (local)"] == (
         "repair",
         "google/gemma-4-E2B-it@3e22461f is not in the Hugging Face cache: run `snakemake -c1 weights`",
     )
     monkeypatch.setattr(doctor, "_nvidia", lambda: ["NVIDIA H200"])
-    assert answers(given, tmp_path)["device h200"][0] == "ok"
+    assert answers(given, tmp_path)["device h200-modal"][0] == "ok"
 
 
 def test_a_pair_that_does_not_fit_and_a_full_disk_are_named(given, tmp_path, monkeypatch):

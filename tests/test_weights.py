@@ -216,7 +216,7 @@ def test_a_fresh_result_needs_no_weights_and_a_missing_one_does(tmp_path):
     assert "Fetching gemma4-e2b for modal" in planned("cells") and "Measuring" in planned("cells")
     assert "Fetching gemma4-e2b for modal" in planned("weights") and "Measuring" not in planned("weights")
     cell = "h100_vllm_code_mtp"
-    plan = json.loads((tmp_path / "metrics" / "specs" / f"{cell}.json").read_text())
+    plan = json.loads((tmp_path / "metrics" / "specs" / cell / "plan.json").read_text())
     head = {"schema_version": results.SCHEMA_VERSION, "cell": cell, "fingerprint": plan["fingerprint"], "spec": plan["spec"]}
     results.write(results.path_of(cell, tmp_path), head)
     assert "Nothing to be done" in planned("cells")
