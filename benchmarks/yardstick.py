@@ -57,12 +57,11 @@ def main() -> None:
 
 def inside() -> None:
     """In the engine's environment: request on stdin, {quantity: [ours / theirs, one a pair]} as the last line of stdout."""
-    from mtpbench.measuring import device
-
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS=str(device.physical_cores()))
+    request = json.load(sys.stdin)
+    options = request["spec"]["engine"]["options"]
+    os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **options.pop("environment", {})})
     from mtpbench.measuring import engines
 
-    request = json.load(sys.stdin)
     tokens, mode = request["tokens"], request["spec"]["mode"]
     name = request["spec"]["engine"]["implementation"]
     engine = engines.implementation(name)(request, mode, None)
@@ -135,7 +134,7 @@ def vllm_alone(request: dict, mode: dict):
 
     speculative = None if mode["method"] == "none" else {**mode, "model": request["paths"]["drafter"]}
     llm = LLM(model=request["paths"]["target"], dtype=request["spec"]["model"]["dtype"], enable_prefix_caching=False,
-              kv_cache_memory_bytes=512 << 20, speculative_config=speculative, **request["spec"]["engine"]["options"])  # fmt: skip
+              kv_cache_memory_bytes=512 << 20, enforce_eager=True, speculative_config=speculative, **request["spec"]["engine"]["options"])  # fmt: skip
 
     def generate(prompt: list[int], tokens: int) -> int:
         parameters = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)

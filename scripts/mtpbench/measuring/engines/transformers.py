@@ -4,7 +4,6 @@ Written against 5.17.0 and 5.24.0. Ids are taken from a streamer. What was draft
 candidate generator, which `generate` asks for drafts and tells how many it kept: a source apart from the ids.
 """
 
-import contextlib
 import itertools
 import time
 
@@ -66,7 +65,7 @@ class Transformers(Engine):
 
         def observed(*args, **kwargs):
             nonlocal draft
-            draft = _ObservedDrafts(make_generator(*args, **kwargs), limit=len(wave[0]) + output_tokens)
+            draft = _ObservedDrafts(make_generator(*args, **kwargs))
             return draft
 
         make_generator = type(self.target)._get_candidate_generator.__get__(self.target)
@@ -76,20 +75,16 @@ class Transformers(Engine):
             model.generation_config.eos_token_id = stops
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        # `generate` drafts less where the length limit is near, and vLLM does not: so the limit is put out of its reach,
-        # and the step that crosses the real one is the last.
-        spare = self.mode.get("num_speculative_tokens", 0)
         submit = time.perf_counter()
         ids, mask = self._padded(wave)
-        with contextlib.suppress(_LimitReached):
-            self.target.generate(
-                ids, attention_mask=mask, max_new_tokens=output_tokens + spare, do_sample=False, streamer=steps, **self.arguments
-            )
+        self.target.generate(
+            ids, attention_mask=mask, max_new_tokens=output_tokens, do_sample=False, streamer=steps, **self.arguments
+        )
         if self.on_gpu:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated())
         outputs = torch.cat([value.view(len(wave), -1) for value in steps.values], dim=1).tolist()
         sizes = [value.numel() // len(wave) for value in steps.values]
-        records = [self._record(submit, steps.times, sizes, row[:output_tokens], stops or []) for row in outputs]
+        records = [self._record(submit, steps.times, sizes, row, stops or []) for row in outputs]
         if draft is not None:
             records[0] |= draft.accounted(sizes)
             for name in COUNTERS:
@@ -171,18 +166,11 @@ class _Steps:
         pass
 
 
-class _LimitReached(Exception):
-    """Ends `generate` after the step that brought the last id asked for."""
-
-
 class _ObservedDrafts:
-    """A candidate generator in between: passes everything on and keeps what was offered and what was kept of it.
+    """A candidate generator in between: passes everything on and keeps what was offered and what was kept of it."""
 
-    limit: positions, those of the prompt included, at which the request ends.
-    """
-
-    def __init__(self, generator, limit: int) -> None:
-        self.generator, self.limit = generator, limit
+    def __init__(self, generator) -> None:
+        self.generator = generator
         self.offered: list[int] = []
         self.kept: list[int] = []
 
@@ -199,14 +187,12 @@ class _ObservedDrafts:
         self.generator.update_candidate_strategy(input_ids, scores, num_matches)
         self.kept.append(int(num_matches))
         self.last_scores = scores
-        if input_ids.shape[1] >= self.limit:
-            raise _LimitReached
 
     def accounted(self, sizes: list[int]) -> dict:
         """offered, accepted and counters of the request's steps after the prefill.
 
-        Only the last step can be cut. Where a stop id among its ids cuts it, `generate` reports the count after the cut,
-        so its drafts are compared with the target's choices once more.
+        Only the last step can be cut, by the length limit or by a stop id among its ids, and what `generate` then
+        reports is the count after the cut. So its drafts are compared with the target's choices once more.
         """
         agrees = (self.last_draft.to(self.last_scores.device) == self.last_scores[0].argmax(-1)[: len(self.last_draft)]).tolist()
         self.kept[-1] = sum(itertools.takewhile(bool, agrees))
