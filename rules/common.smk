@@ -20,7 +20,7 @@ def asked(function, *arguments):
     """What `function` answers; a user's mistake ends Snakemake with its one line, where an exception would add a traceback."""
     try:
         return function(*arguments)
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.exit(f"mtpbench: {error}")
 
 

@@ -2,13 +2,17 @@
 
 
 rule stale:
-    script:
-        "../scripts/stale.py"
+    params:
+        config=json.dumps(config),
+    shell:
+        "{PYTHON:q} scripts/stale.py {params.config:q}"
 
 
 rule diff:
-    script:
-        "../scripts/diff.py"
+    params:
+        config=json.dumps(config),
+    shell:
+        "{PYTHON:q} scripts/diff.py {params.config:q}"
 
 
 rule rederive:
@@ -17,10 +21,14 @@ rule rederive:
 
 
 rule cost:
-    script:
-        "../scripts/cost.py"
+    params:
+        config=json.dumps(config),
+    shell:
+        "{PYTHON:q} scripts/cost.py {params.config:q}"
 
 
 rule doctor:
-    script:
-        "../scripts/doctor.py"
+    params:
+        config=json.dumps(config),
+    shell:
+        "{PYTHON:q} scripts/doctor.py {params.config:q}"

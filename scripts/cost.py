@@ -1,12 +1,15 @@
 """`snakemake cost`: what the missing and stale cells of the matrix would take and cost; runs nothing, asks nobody."""
 
+import json
+import sys
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from mtpbench.cost import costs
 
-config = snakemake.config  # noqa: F821 (Snakemake hands the script this object)
+config = json.loads(sys.argv[1])
 console = Console(soft_wrap=True, highlight=False)
 
 

@@ -1,5 +1,6 @@
 """`snakemake diff --config old=FILE new=FILE`: the effect between two results of a cell, and what differs around them."""
 
+import json
 import sys
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from mtpbench import results
 from mtpbench.analysis import compare
 from mtpbench.errors import UserError
 
-config = snakemake.config  # noqa: F821 (Snakemake hands the script this object)
+config = json.loads(sys.argv[1])
 try:
     missing = [name for name in ("old", "new") if name not in config]
     if missing:

@@ -1,5 +1,8 @@
 """`snakemake doctor`: what stands between this checkout and a result, each with ok or the command that repairs it."""
 
+import json
+import sys
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -9,7 +12,7 @@ from mtpbench.doctor import checks
 COLOURS = {"ok": "green", "repair": "red", "unknown": "yellow", "later": "cyan"}
 
 table = Table(Column(), Column(no_wrap=True), Column(), box=None, show_header=False)
-found = checks(snakemake.config)  # noqa: F821 (Snakemake hands the script this object)
+found = checks(json.loads(sys.argv[1]))
 for check in found:
     table.add_row(f"[{COLOURS[check.state]}]{check.state}[/]", check.what, escape(check.say))
 console = Console(soft_wrap=True, highlight=False)

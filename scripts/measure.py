@@ -64,7 +64,13 @@ def measure(plan: dict, path: Path, say) -> None:
     _archive(path)
     results.write(path, {**result, "summary": summary, "sessions": sessions})
     shutil.rmtree(kept(plan), ignore_errors=True)
-    say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID: {'; '.join(summary['reasons'])}"))
+    say(f"[mtpbench] done | {path}" + _verdict(summary, path))
+
+
+def _verdict(summary: dict, path: Path) -> str:
+    if summary["valid"]:
+        return ""
+    return f" | INVALID, kept out of the answers: {'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
 
 
 def kept(plan: dict) -> Path:

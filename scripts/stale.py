@@ -1,12 +1,20 @@
 """`snakemake stale`: one line a cell, fresh, missing or stale with what changed; runs nothing."""
 
+import json
+import sys
+
 from rich.console import Console
 from rich.markup import escape
 
 from mtpbench import spec
+from mtpbench.errors import UserError
 
 console = Console(soft_wrap=True, highlight=False)
-for cell, found in spec.states(snakemake.config).items():  # noqa: F821 (Snakemake hands the script this object)
+try:
+    states = spec.states(json.loads(sys.argv[1]))
+except UserError as error:
+    sys.exit(f"mtpbench: {error}")
+for cell, found in states.items():
     colour = {"fresh": "green", "missing": "yellow", "stale": "red", "foreign": "cyan"}[found["state"]]
     outside = "" if found["in_matrix"] else "  (outside the matrix)"
     said = "; ".join(found["differences"])

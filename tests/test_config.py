@@ -30,6 +30,8 @@ MISTAKES = {
     "type": (lambda c: c["modes"]["mtp"].update(num_speculative_tokens="4"), "modes.mtp.num_speculative_tokens: '4' is not of type 'integer'"),
     "gamma": (lambda c: _without(c["modes"]["mtp"], "num_speculative_tokens"), "modes.mtp: 'num_speculative_tokens' is a required property"),
     "extra cell": (lambda c: c["matrix"].update(extra=["cpu_vlm_code_mtp"]), "no engines.vlm in the configuration; did you mean 'vllm'?"),
+    "an engine's override": (lambda c: c["gpus"]["cpu"]["engines"].update(transfomers={}), "gpus.cpu.engines: no engines.transfomers; did you mean 'transformers'?"),
+    "rounds": (lambda c: c["protocol"].update(rounds={"min": 4, "max": 2}), "protocol.rounds: min 4 is more than max 2"),
     "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
     "empty file": (lambda c: c.clear(), "'matrix' is a required property"),
 }

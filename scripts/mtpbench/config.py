@@ -88,6 +88,12 @@ def _check_references(config: dict, name: str) -> None:
             raise UserError(
                 f"{name}: gpus.{gpu}.model: no models.{entry['model']}; {nearest(entry['model'], config['models'])}"
             )
+        for engine in entry["engines"]:
+            if engine not in config["engines"]:
+                raise UserError(f"{name}: gpus.{gpu}.engines: no engines.{engine}; {nearest(engine, config['engines'])}")
+    rounds = config["protocol"]["rounds"]
+    if rounds["min"] > rounds["max"]:
+        raise UserError(f"{name}: protocol.rounds: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)

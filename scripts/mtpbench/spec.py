@@ -66,8 +66,7 @@ def planned_path(cell: str, config: dict, root: Path = Path(".")) -> tuple[Path,
     """The cell's plan file, and whether the committed result answers it already.
 
     Called while Snakemake plans, and with a side effect on purpose: the plan is written anew until a result answers it,
-    newer and different each time, which is what makes Snakemake run a cell again after a failure (notes of the design,
-    scheme U3). The file is derived and git-ignored.
+    newer and different each time, which is what makes Snakemake run a cell again after a failure. The file is derived and git-ignored.
     """
     path = root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
     spec = resolve(cell, config, root)
@@ -201,6 +200,8 @@ def _weights(entry: dict, root: Path, where: str) -> dict:
         files = sorted(file for file in folder.glob("*") if file.is_file()) if folder.is_dir() else []
         if not files:
             raise UserError(f"{where}: {folder}: no such model folder; correct config/config.yaml or restore it with git")
+        if not (folder / "config.json").exists() or not any(file.suffix == ".safetensors" for file in files):
+            raise UserError(f"{where}: {folder}: no config.json with *.safetensors beside it; restore it with git or correct config/config.yaml")
         return {"sha256": _folder_digest(tuple(_stamp(file) for file in files))}
     if "repo" in entry:
         if entry["revision"] is None:
@@ -225,7 +226,11 @@ def _folder_digest(stamps) -> str:
 @functools.cache
 def _read_prompts(stamp) -> list[tuple[dict, str]]:
     path, found = stamp[0], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    for number, line in enumerate(lines, 1):
         if line.strip():
             found.append(_prompt(line, f"{path}:{number}"))
     if not found:
@@ -244,6 +249,10 @@ def _prompt(line: str, place: str) -> dict:
         raise UserError(f"{place}: not valid JSON ({error}); each line is one object with id, category and messages") from None
     if not isinstance(prompt, dict) or set(prompt) != {"id", "category", "messages"}:
         raise UserError(f"{place}: a prompt has exactly the keys id, category and messages")
+    try:
+        results.digest(prompt)
+    except (ValueError, UnicodeEncodeError):
+        raise UserError(f"{place}: text that is no valid Unicode, or a number that is no JSON; correct the line") from None
     messages = prompt["messages"]
     good = isinstance(messages, list) and messages and all(
         isinstance(message, dict)

@@ -42,7 +42,7 @@ def _python(how: dict, say) -> Path:
 
 
 def _environment(how: dict, say) -> Path:
-    return environment.ensure(how["engine"], [Path(file) for file in how["requirements"]], ENVIRONMENTS, say)
+    return environment.ensure(how["engine"], [Path(file) for file in how["requirements"]], ENVIRONMENTS, lambda line: say(f"[mtpbench] {line}"))
 
 
 def _parts(spec: dict) -> list[str]:
