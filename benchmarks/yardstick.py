@@ -1,6 +1,6 @@
 """Does our clock agree with the engine timed alone? One run, both on the same weights and prompts, in turn.
 
-    .venv/bin/python benchmarks/yardstick.py [cpu_transformers_code_mtp ...] [--rounds 3] [--prompts 12] [--tokens 64]
+    .venv/bin/python benchmarks/yardstick.py [cpu_transformers_code_mtp ...] [--rounds 5] [--prompts 12] [--tokens 48]
 
 Ours is the measuring program's engine, whose records hold a time for each step. The yardstick is what a user would time with
 a watch: `model.generate` of transformers, or `LLM.generate` of vLLM, called on models loaded apart from ours. Compared are ids a
@@ -33,9 +33,9 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", nargs="*", default=[f"cpu_{engine}_code_{mode}" for engine in ("transformers", "vllm") for mode in ("baseline", "mtp")])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=48)
     arguments = parser.parse_args()
     os.chdir(ROOT)
     config, failed = configuration.validate(yaml.safe_load(Path("config/config.yaml").read_text())), False
