@@ -33,6 +33,13 @@ wildcard_constraints:
     cell="[^/]+",
 
 
+def config_file(wildcards):
+    """The checked configuration with the command line's overrides, as a file for the tools that answer on the terminal."""
+    path = Path(spec.PLANS) / "all" / "config.json"
+    asked(results.update_text, path, json.dumps(config))
+    return str(path)
+
+
 def get_plan(wildcards):
     """The cell's plan: ancient once the committed result answers it, else written anew (see spec.planned_path)."""
     path, answered = asked(spec.planned_path, wildcards.cell, config)

@@ -3,14 +3,14 @@
 
 rule stale:
     params:
-        config=json.dumps(config),
+        config=config_file,
     shell:
         "{PYTHON:q} scripts/stale.py {params.config:q}"
 
 
 rule diff:
     params:
-        config=json.dumps(config),
+        config=config_file,
     shell:
         "{PYTHON:q} scripts/diff.py {params.config:q}"
 
@@ -22,13 +22,13 @@ rule rederive:
 
 rule cost:
     params:
-        config=json.dumps(config),
+        config=config_file,
     shell:
         "{PYTHON:q} scripts/cost.py {params.config:q}"
 
 
 rule doctor:
     params:
-        config=json.dumps(config),
+        config=config_file,
     shell:
         "{PYTHON:q} scripts/doctor.py {params.config:q}"

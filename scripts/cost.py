@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,7 +10,7 @@ from rich.table import Column, Table
 
 from mtpbench.cost import costs
 
-config = json.loads(sys.argv[1])
+config = json.loads(Path(sys.argv[1]).read_text())
 console = Console(soft_wrap=True, highlight=False)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +11,7 @@ from mtpbench import results
 from mtpbench.analysis import compare
 from mtpbench.errors import UserError
 
-config = json.loads(sys.argv[1])
+config = json.loads(Path(sys.argv[1]).read_text())
 try:
     missing = [name for name in ("old", "new") if name not in config]
     if missing:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +13,7 @@ from mtpbench.doctor import checks
 COLOURS = {"ok": "green", "repair": "red", "unknown": "yellow", "later": "cyan"}
 
 table = Table(Column(), Column(no_wrap=True), Column(), box=None, show_header=False)
-found = checks(json.loads(sys.argv[1]))
+found = checks(json.loads(Path(sys.argv[1]).read_text()))
 for check in found:
     table.add_row(f"[{COLOURS[check.state]}]{check.state}[/]", check.what, escape(check.say))
 console = Console(soft_wrap=True, highlight=False)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +12,7 @@ from mtpbench.errors import UserError
 
 console = Console(soft_wrap=True, highlight=False)
 try:
-    states = spec.states(json.loads(sys.argv[1]))
+    states = spec.states(json.loads(Path(sys.argv[1]).read_text()))
 except UserError as error:
     sys.exit(f"mtpbench: {error}")
 for cell, found in states.items():
