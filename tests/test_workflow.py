@@ -35,7 +35,7 @@ class Project:
 
     def snakemake(self, *words: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            self.command(*words), cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120
+            self.command(*words), cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=300
         )
 
     def start(self, *words: str) -> subprocess.Popen:
@@ -247,7 +247,7 @@ def test_a_kill_at_any_moment_loses_nothing(clone, victim):
         time.sleep(moments.uniform(0.5, 5.0))
         if victim == "script":
             subprocess.run(["pkill", "-9", "-s", str(process.pid), "-f", "scripts/measure.py"])
-            process.wait(timeout=60)
+            process.wait(timeout=180)
         else:
             process.kill()
             _settle(process)
@@ -287,7 +287,7 @@ def test_two_snakemakes_at_once_do_not_disturb_each_other(clone):
     second = clone.snakemake(target)
     assert second.returncode != 0 and "lock" in (second.stdout + second.stderr).lower()
     (clone.control / "hang").unlink()
-    assert first.wait(timeout=60) == 0
+    assert first.wait(timeout=180) == 0
     assert clone.calls() == ["cpu_vllm_code_mtp"]
     assert results.read(path)["spec"]["mode"]["num_speculative_tokens"] == 3
 
@@ -329,7 +329,7 @@ def test_an_edit_during_a_run_leaves_the_cell_stale(clone):
         time.sleep(0.1)
     clone.edit("config/config.yaml", lambda c: c["modes"]["mtp"].update(num_speculative_tokens=5))
     (clone.control / "hang").unlink()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
     assert results.read(path)["spec"]["mode"]["num_speculative_tokens"] == 3
     assert "cpu_vllm_code_mtp" in clone.wanted()
 
