@@ -9,5 +9,5 @@ from mtpbench.errors import UserError
 try:
     counts = audit(Path("."))
 except UserError as error:
-    sys.exit(f"audit: {error}\naudit: after new results, `snakemake all readme` brings what is shown up to date")
+    sys.exit(f"audit: {error}; after new results, `snakemake all readme` brings what is shown up to date")
 print("audit: " + ", ".join(f"{count} {what}" for what, count in counts.items()) + " follow from the records")

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mtpbench import config, environment
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# These machines are noisy: how long an example takes says nothing about the code.
+settings.register_profile("mtpbench", deadline=None)
+settings.load_profile("mtpbench")
 
 
 @pytest.fixture(scope="session")
