@@ -44,7 +44,7 @@ def main() -> None:
         python = environment.ensure(plan["how"]["engine"], [Path(file) for file in plan["how"]["requirements"]], Path(".envs"))
         paths = {part: str(Path(plan["how"]["model"][part]["path"]).resolve()) for part in ("target", "drafter")}
         request = {**plan, "paths": paths, "prompts": plan["prompts"][: arguments.prompts], "rounds": arguments.rounds, "tokens": arguments.tokens}
-        with local._alone("cpu", print):  # no measurement of a cell runs beside it
+        with local.device_alone("cpu", print):  # no measurement of a cell runs beside it
             done = subprocess.run([python, __file__, "inside"], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True,
                                   env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})  # fmt: skip
         for what, pairs in json.loads(done.stdout.splitlines()[-1]).items():

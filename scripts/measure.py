@@ -51,7 +51,7 @@ def measure(plan: dict, path: Path, say) -> None:
     if _answers(path, plan["fingerprint"]):
         say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
         return
-    sessions = [_session(plan, index, kept(plan), say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
     result = {
         "schema_version": results.SCHEMA_VERSION,
         "cell": plan["cell"],
@@ -78,9 +78,9 @@ def kept(plan: dict) -> Path:
     return SESSIONS / plan["fingerprint"][:16]
 
 
-def _session(plan: dict, index: int, kept: Path, say) -> dict:
+def _session(plan: dict, index: int, say) -> dict:
     """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
-    path = kept / f"{index}.json"
+    path = kept(plan) / f"{index}.json"
     if path.exists():
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
         return json.loads(path.read_text())

@@ -20,7 +20,7 @@ def run(request: dict, how: dict, say) -> dict:
     """
     python = _python(how, say)
     request = with_paths(request, how, python, say)
-    with _alone(request["spec"]["device"]["kind"], say):
+    with device_alone(request["spec"]["device"]["kind"], say):
         return json.loads(cell.run(json.dumps(request), str(python), log=say, site=how.get("site")))
 
 
@@ -28,7 +28,7 @@ def run_together(requests: list[dict], how: dict, say) -> Iterator[dict]:
     """Measure sessions of several cells of one `how` in one process, on shared engines; yields their replies in order."""
     python = _python(how, say)
     requests = [with_paths(request, how, python, say) for request in requests]
-    with _alone(requests[0]["spec"]["device"]["kind"], say):
+    with device_alone(requests[0]["spec"]["device"]["kind"], say):
         yield from cell.run_together(requests, str(python), log=say, site=how.get("site"))
 
 
@@ -60,7 +60,7 @@ def _folder(how: dict, part: str, python: Path, say) -> str:
     return str(shapes.ensure(entry, python, cell.environment(how.get("site")), say))
 
 
-def _alone(kind: str, say):
+def device_alone(kind: str, say):
     """The machine-wide lock of a device: two measurements side by side would measure each other, from whatever folder."""
     lock = FileLock(Path(tempfile.gettempdir()) / f"mtpbench-{kind}.lock", mode=0o666)
     try:
