@@ -1,79 +1,96 @@
-"""Where a step's time goes on a GPU: `python anatomy.py PLANS.json OUT CELL...`, in the engine's interpreter.
+"""Where a step's time goes, and what makes it noisy: `python anatomy.py PLANS.json TRACES CELL...`, in the engine's interpreter.
 
-For each cell's engine, in OUT/{cell}/: a torch trace of one request (`mtpbench.analysis.trace` reads it), and in
-steps.json the step times without the profiler, with the processes left free and bound to cores, and what the machine under
-this one took of its processors meanwhile. For vLLM's baseline also the checks of the harness itself: a plain
-`LLM.generate` loop beside it, and the share of time that it spends outside of the engine's step.
+For each cell's test arm, metrics/anatomy/{cell}.json: a torch trace of one request as `mtpbench.analysis.trace` reads it
+(the trace itself goes into the folder TRACES), and step times without the profiler under several conditions, in turns, with
+what the machine did meanwhile. For vLLM's baseline also the checks of the harness itself: a plain `LLM.generate` loop
+beside it, and the share of time that it spends outside of the engine's step.
 """
 
 import argparse
+import contextlib
+import gzip
 import itertools
 import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import torch
 
+from mtpbench import results
+from mtpbench.analysis import trace
 from mtpbench.backends import local
-from mtpbench.measuring import engines
+from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import Session
 
-SHORT = 48  # output tokens under the profiler
+FOLDER = Path("metrics/anatomy")
+TURNS = 3
+TRACED = 40  # output tokens under the profiler
+# Further starts of a speculating vLLM: what differs between starts, and what differs with a setting. In this process comes
+# last, since it initializes CUDA here.
+STARTS = {
+    "started again": {},
+    "synchronous scheduling": {"async_scheduling": False},
+    "engine in this process": {"environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}},
+}
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("plans", type=Path)
-    arguments.add_argument("out", type=Path)
+    arguments.add_argument("traces", type=Path)
     arguments.add_argument("cells", nargs="+")
     arguments = arguments.parse_args()
     plans = {plan["cell"]: plan for plan in json.loads(arguments.plans.read_text())}
     for cell in arguments.cells:
-        folder = (arguments.out / cell).resolve()
-        folder.mkdir(parents=True)
-        plan = plans[cell]
+        began, plan = time.monotonic(), plans[cell]
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
         examine = of_vllm if plan["spec"]["engine"]["implementation"] == "vllm" else of_transformers
-        (folder / "steps.json").write_text(json.dumps(examine(request, folder), indent=1))
+        found = examine(request, (arguments.traces / cell).resolve())
+        results.write_text(FOLDER / f"{cell}.json", results.text_of({"cell": cell, "fingerprint": plan["fingerprint"], **found}))
+        print(f"[mtpbench] anatomy | {cell} | {time.monotonic() - began:.0f} s | {json.dumps(_short(found))}", flush=True)
 
 
-def of_vllm(request: dict, folder: Path) -> dict:
+def of_vllm(request: dict, traces: Path) -> dict:
     os.environ["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"
     from vllm.config import ProfilerConfig
 
-    request["spec"]["engine"]["options"]["profiler_config"] = ProfilerConfig(
-        profiler="torch", torch_profiler_dir=str(folder), torch_profiler_with_stack=False
-    )
-    engine, prompts = _loaded(request)
-    tokens, mode = request["spec"]["protocol"]["output_tokens"], request["spec"]["mode"]
-    engine.run(prompts[:1], tokens, True)
-    found = {"cell": request["cell"], "settings": engine.settings(), "steps": _bound(engine, prompts[:3], tokens)}
-    if mode["method"] == "none":
-        found["harness"] = _beside_generate(engine, prompts, tokens)
-    engine.engine.start_profile()
-    engine.run(prompts[:1], SHORT, True)
+    profiler = ProfilerConfig(profiler="torch", torch_profiler_dir=str(traces), torch_profiler_with_stack=False)
+    engine, prompts = _loaded(request, {"profiler_config": profiler})
+    tokens, baseline = request["spec"]["protocol"]["output_tokens"], request["spec"]["mode"]["method"] == "none"
+    found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:3], tokens)}
+    if baseline:
+        found["harness"], plain = _beside_generate(engine, prompts, tokens)  # kept, since what it ends with may be shared
+    engine.engine.start_profile()  # last: the profiler may leave something behind in the engine
+    engine.run(prompts[:1], TRACED, True)
     engine.engine.stop_profile()
     engine.close()
+    found["trace"] = _read(max(traces.glob("*.json.gz"), key=lambda path: path.stat().st_size))
+    for name, options in {} if baseline else STARTS.items():
+        engine, prompts = _loaded(request, options)
+        found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
+        engine.close()
     return found
 
 
-def of_transformers(request: dict, folder: Path) -> dict:
+def of_transformers(request: dict, traces: Path) -> dict:
     from mtpbench.measuring.engines.transformers import _ObservedDrafts
 
-    engine, prompts = _loaded(request)
-    engine.run(prompts[:1], 8, True)
-    found = {"cell": request["cell"], "settings": engine.settings(), "steps": _bound(engine, prompts[:1], SHORT)}
+    engine, prompts = _loaded(request, {})
+    found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:1], request["spec"]["protocol"]["output_tokens"])}
     _name(engine.target, "forward", "forward")
     _name(_ObservedDrafts, "get_candidates", "draft")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + engine.on_gpu]
     with torch.profiler.profile(activities=activities) as profiler:
-        engine.run(prompts[:1], 24, True)
-    profiler.export_chrome_trace(str(folder / "trace.json.gz"))
-    return found
+        engine.run(prompts[:1], TRACED // 2, True)
+    traces.mkdir(parents=True)
+    profiler.export_chrome_trace(str(traces / "trace.json.gz"))
+    engine.close()
+    return {**found, "trace": _read(traces / "trace.json.gz")}
 
 
 def _name(owner, method: str, label: str) -> None:
@@ -87,41 +104,114 @@ def _name(owner, method: str, label: str) -> None:
     setattr(owner, method, named)
 
 
-def _loaded(request: dict):
-    session = Session(request)
-    session._set_environment()
-    engine = engines.implementation(request["spec"]["engine"]["implementation"])(request, request["spec"]["mode"], None)
-    return engine, [engine.encode(prompt["messages"]) for prompt in request["prompts"]]
+def _read(path: Path) -> dict:
+    try:
+        return trace.anatomy(json.loads(gzip.decompress(path.read_bytes())))
+    except (ValueError, KeyError) as error:  # the trace is kept, so that it can be read again
+        return {"error": str(error)}
+
+
+def _loaded(request: dict, options: dict):
+    spec = request["spec"]
+    of_engine = spec["engine"]["options"]
+    environment = {**of_engine.get("environment", {}), **options.get("environment", {})}
+    request = {**request, "spec": {**spec, "engine": {**spec["engine"], "options": {**of_engine, **options, "environment": environment}}}}
+    Session(request)._set_environment()
+    engine = engines.implementation(spec["engine"]["implementation"])(request, spec["mode"], None)
+    prompts = [engine.encode(prompt["messages"]) for prompt in request["prompts"]]
+    engine.run(prompts[:1], spec["protocol"]["output_tokens"], True)
+    return engine, prompts
 
 
 def _steps(engine, prompts: list[list[int]], tokens: int) -> dict:
-    """Step times in ms of one request after another: of each request the median, of all steps the quantiles."""
-    requests, before = [], _stolen()
+    """Step times in ms of one request after another, and what the machine did meanwhile."""
+    requests, before = [], _machine()
     for prompt in prompts:
         times = engine.run([prompt], tokens, True)[0]["times"]
-        requests.append([1e3 * (later - sooner) for sooner, later in itertools.pairwise(times)])
-    every = sorted(itertools.chain.from_iterable(requests))
+        requests.append([round(1e3 * (later - sooner), 3) for sooner, later in itertools.pairwise(times)])
+    return {"mean_ms": round(statistics.fmean(itertools.chain(*requests)), 4), "machine": _since(before), "steps_ms": requests}
+
+
+def _machine() -> dict:
+    """Counters of this machine; `stolen`: processor seconds that the machine under this one gave to others."""
+    used = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if process.info["cpu_times"]:
+            used[process.pid, process.info["name"]] = sum(process.info["cpu_times"][:2])
+    memory = {line.split(":")[0]: int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()}
     return {
-        "request_medians_ms": [round(statistics.median(steps), 4) for steps in requests],
-        "request_means_ms": [round(statistics.fmean(steps), 4) for steps in requests],
-        "stolen_cpu_s": round(_stolen() - before, 2),
-        "quantiles_ms": {share: round(every[int(share * (len(every) - 1))], 4) for share in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)},
+        "t": time.perf_counter(), "stolen": psutil.cpu_times()._asdict().get("steal", 0.0), "used": used,
+        "switches": psutil.Process().num_ctx_switches(), "memory_gib": memory["MemTotal"] / 2**20,
+        "unwritten_mib": (memory["Dirty"] + memory["Writeback"]) / 2**10,
+    }  # fmt: skip
+
+
+def _since(before: dict) -> dict:
+    now = _machine()
+    busy = {f"{name} {pid}": round(seconds - before["used"].get((pid, name), 0.0), 2) for (pid, name), seconds in now["used"].items()}
+    return {
+        "seconds": round(now["t"] - before["t"], 2), "stolen_cpu_s": round(now["stolen"] - before["stolen"], 2),
+        "involuntary_switches": now["switches"].involuntary - before["switches"].involuntary,
+        "memory_grew_gib": round(now["memory_gib"] - before["memory_gib"], 2), "unwritten_mib": round(now["unwritten_mib"]),
+        "busiest": dict(sorted(busy.items(), key=lambda item: -item[1])[:4]),
+    }  # fmt: skip
+
+
+def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list[dict]]:
+    """Step times with everything left free, and under each of some conditions, in turns."""
+    me, cores = psutil.Process(), sorted(os.sched_getaffinity(0))
+    # vLLM's engine is the one large child; only its main thread and this one's matter to a step's latency.
+    apart = next((child for child in me.children() if child.memory_info().rss > 1 << 30), None)
+    both = [process for process in (me, apart) if process]
+
+    @contextlib.contextmanager
+    def placed(mains: dict[int, list[int]], others: list[int]):
+        def place(mains, others):
+            for process in both:
+                for thread in process.threads():
+                    with contextlib.suppress(OSError):  # a thread that has ended
+                        os.sched_setaffinity(thread.id, mains.get(thread.id, others))
+
+        place(mains, others)
+        yield
+        place({}, cores)
+
+    @contextlib.contextmanager
+    def preferred():
+        for process in both:
+            process.nice(-20)
+        yield
+        for process in both:
+            process.nice(0)
+
+    @contextlib.contextmanager
+    def watched():
+        found = device.verified(engine.spec["device"])
+        found.start_telemetry(time.perf_counter)
+        yield
+        found.telemetry()
+
+    conditions: dict[str, Callable] = {
+        "free": contextlib.nullcontext,
+        "with telemetry": watched,
+        "priority": preferred,
+        "six cores": lambda: placed({}, cores[:6]),
+        "main threads alone": lambda: placed({process.pid: [cores[2 * at]] for at, process in enumerate(both)}, cores[4:8]),
     }
+    found: dict[str, list[dict]] = {name: [] for name in conditions}
+    for _ in range(TURNS):
+        for name, condition in conditions.items():
+            with condition():
+                found[name].append(_steps(engine, prompts, tokens))
+    return found
 
 
-def _stolen() -> float:
-    """Processor seconds that the machine under this one gave to others since the start; 0 where it does not tell."""
-    return psutil.cpu_times()._asdict().get("steal", 0.0)
-
-
-def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> dict:
-    """A loop of LLM.generate beside the harness, turn by turn in this process, and the harness's time outside `step`."""
+def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> tuple:
+    """A loop of LLM.generate beside the harness, turn by turn in this process, and the harness's time outside `step`; and the LLM."""
     from vllm import LLM, SamplingParams
 
-    spec = engine.spec
-    plain = LLM(engine.paths["target"], dtype=spec["model"]["dtype"], enable_prefix_caching=False, **{
-        key: value for key, value in engine.options.items() if key != "profiler_config"
-    })  # fmt: skip
+    options = {key: value for key, value in engine.options.items() if key != "profiler_config"}
+    plain = LLM(engine.paths["target"], dtype=engine.spec["model"]["dtype"], enable_prefix_caching=False, **options)
     parameters = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     inside, step = 0.0, engine.engine.step
 
@@ -144,41 +234,21 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> dict:
         for way in sorted(ways, reverse=bool(turn % 2)):
             began = time.perf_counter()
             ways[way](prompt)
-            seconds[way].append(time.perf_counter() - began)
+            seconds[way].append(round(time.perf_counter() - began, 5))
     engine.engine.step = step
-    plain.llm_engine.engine_core.shutdown()
     total = sum(seconds["harness"])
     return {
-        "tokens_per_s": {way: round(tokens / statistics.fmean(values), 2) for way, values in seconds.items()},
-        "harness_over_generate": round(total / sum(seconds["generate"]), 5),
-        "outside_step_share": round(1 - inside / total, 5),
+        "tokens_per_s": {way: tokens / statistics.fmean(values) for way, values in seconds.items()},
+        "harness_over_generate": total / sum(seconds["generate"]),
+        "outside_step_share": 1 - inside / total,
         "seconds": seconds,
-    }
+    }, plain
 
 
-def _bound(engine, prompts: list[list[int]], tokens: int) -> dict:
-    """Step times with this process, and the engine's where that is another, bound to cores in three ways, in turns."""
-    me, cores = psutil.Process(), sorted(os.sched_getaffinity(0))
-    apart = max(me.children(), key=lambda child: child.memory_info().rss, default=None)
-    main = {me.pid: cores[:1]} | ({apart.pid: cores[2:3]} if apart else {})
-
-    def bind(places: dict[int, list[int]], others: list[int]) -> None:
-        for process in filter(None, (me, apart)):
-            for thread in process.threads():
-                os.sched_setaffinity(thread.id, places.get(thread.id, others))
-
-    ways = {
-        "free": lambda: bind({}, cores),
-        "six cores": lambda: bind({}, cores[:6]),
-        "main threads alone": lambda: bind(main, cores[4:8]),
-    }
-    found: dict[str, list[dict]] = {name: [] for name in ways}
-    for _ in range(3):
-        for name, apply in ways.items():
-            apply()
-            found[name].append(_steps(engine, prompts, tokens))
-    ways["free"]()
-    return found
+def _short(found: dict) -> dict:
+    """What one wants to see at once: means by condition and turn."""
+    means = {name: [each["mean_ms"] for each in runs] for name, runs in found["steps"].items()}
+    return {"steps": means, "machine": found["steps"]["free"][0]["machine"], "trace": found["trace"], "harness": {**found.get("harness", {}), "seconds": None}}
 
 
 if __name__ == "__main__":

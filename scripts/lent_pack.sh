@@ -13,7 +13,8 @@ python3 -m pip install -q --no-deps --no-compile --only-binary=:all: --python-ve
 # Large, and nothing of it is read: Gemma 4's attention runs on Triton, and no grammar or Mistral tokenizer is used.
 rm -rf "$work"/site/{bin,pycountry/locales,xgrammar/lib/libxgrammar.a,mistral_common/data/*.json} \
   "$work"/site/vllm/{vllm_flash_attn/_vllm_fa2_C.abi3.so,third_party/deep_gemm/include}
+find "$work/site" -name '*.so*' -type f -exec strip --strip-unneeded {} + 2>/dev/null || true  # symbols: a tenth of it all
 mkdir -p "$out"
 rm -f "$out"/site.txz.*
-tar c -C "$work" site | xz -T0 -6 | split -b "${2:-41M}" - "$out/site.txz."
+tar c -C "$work" site | xz -T0 -7 | split -b "${2:-52000000}" - "$out/site.txz."
 ls -l "$out"

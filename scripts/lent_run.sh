@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# On the lent machine, from the project's folder: measure PLANS for at most MINUTES and leave results and log in $OUT.
-#   usage: lent_run.sh PLANS.json MINUTES [SITTINGS]
+# On the lent machine, from the project's folder: run COMMAND for at most SECONDS and leave results and log in $OUT.
+#   usage: lent_run.sh SECONDS COMMAND...
 # The tree is laid out anew for each call, so what was measured is kept outside of it and put back first: it is lost
 # neither between two calls nor when the files of one call do not arrive. The figures are printed for the same reason.
 set -uo pipefail
-plans=${1:?} minutes=${2:?} sittings=${3:-1} kept=/tmp/mtpbench-kept
+seconds=${1:?} kept=/tmp/mtpbench-kept
+shift
 mkdir -p "$kept" metrics "${OUT:=/tmp/out}"
 cp -rn "$kept"/. metrics/
 keep() {
-  for folder in runs sessions; do [ -d "metrics/$folder" ] && cp -r "metrics/$folder" "$kept/"; done
+  for folder in runs sessions anatomy; do [ -d "metrics/$folder" ] && cp -r "metrics/$folder" "$kept/"; done
   tar cJf "$OUT/results.tar.xz" -C "$kept" .
 }
 trap keep EXIT
-# The limit is for a session that hangs: run_plans begins none after MINUTES, and TERM lets it end its engines.
-timeout -k 10 -s TERM $((minutes * 60 + 90)) python3 scripts/run_plans.py run "$plans" --minutes "$minutes" \
-  --sittings "$sittings" > "$OUT/run.log" 2>&1
-grep -E '^\[mtpbench\] ([0-9]+ of|time|FAILED|weights)|^error' "$OUT/run.log"
+# TERM lets the command end its engines; the limit is for one that hangs.
+timeout -k 10 -s TERM "$seconds" "$@" > "$OUT/run.log" 2>&1
+echo "exit $? after $SECONDS s"
+grep -E '^\[mtpbench\] ([0-9]+ of|time|FAILED|weights|anatomy)|^error' "$OUT/run.log" || tail -n 25 "$OUT/run.log"
 python3 - <<'PYTHON'
 import json
 from pathlib import Path

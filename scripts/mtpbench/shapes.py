@@ -7,6 +7,7 @@ They are the same for the same shape, seed and kind of device, and serve both en
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def make(shape: Path, seed: int, folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({**ids, "do_sample": False}))
     for file in TOKENIZER:
         shutil.copy(file, folder)
+    os.sync()  # else the kernel writes 10 GB back while the first cells are measured
 
 
 def _unread_norms(config: dict, dtype) -> dict:

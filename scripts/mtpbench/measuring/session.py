@@ -133,6 +133,8 @@ class Session:
         own |= self.spec["engine"]["options"].get("environment", {})
         os.environ.update(own)
         self.settings["environment"] = own
+        if cores := self.spec["engine"]["options"].get("cores"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # before the engine starts threads and processes
 
     def _stopping_rule(self):
         """A function that tells whether a load point needs no further round; imported early, since scipy may be missing."""

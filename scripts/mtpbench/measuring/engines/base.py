@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 
+OF_SESSION = ("environment", "cores")  # engine.options that the session applies; all others go to the engine
 COUNTERS = ("drafts", "drafted", "accepted")  # steps that had drafts, ids drafted, ids accepted
 
 
@@ -18,7 +19,7 @@ class Engine(ABC):
         """request: the session's. mode: {"method": "none"|"mtp"|"ngram", "num_speculative_tokens", ...}."""
         self.spec, self.paths, self.mode = request["spec"], request["paths"], mode
         self.on_gpu = self.spec["device"]["kind"] == "cuda"
-        self.options = {key: value for key, value in self.spec["engine"]["options"].items() if key != "environment"}
+        self.options = {key: value for key, value in self.spec["engine"]["options"].items() if key not in OF_SESSION}
         self.stop_ids = stop_ids(Path(self.paths["target"]))
 
     @cached_property
