@@ -7,7 +7,7 @@ set -uo pipefail
 seconds=${1:?} kept=/tmp/mtpbench-kept
 shift
 mkdir -p "$kept" metrics "${OUT:=/tmp/out}"
-cp -rn "$kept"/. metrics/
+cp -r "$kept"/. metrics/  # over what the tree brought: it is newer
 keep() {
   for folder in runs sessions anatomy; do [ -d "metrics/$folder" ] && cp -r "metrics/$folder" "$kept/"; done
   tar cJf "$OUT/results.tar.xz" -C "$kept" .
