@@ -276,7 +276,7 @@ class Study:
 def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
     """The study of all results under `root`.
 
-    `states` is what `spec.states` says of every cell; without it every result counts as fresh and in the matrix. It was
+    `states` is what `Specs.states` says of every cell; without it every result counts as fresh and in the matrix. It was
     written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
     """
     root = Path(root)
@@ -356,7 +356,7 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 def from_arguments(description: str) -> Study:
     """The study that a script's command line asks for, of the project in the current folder."""
     parser = argparse.ArgumentParser(description=description.partition(":")[2].strip())
-    parser.add_argument("--states", type=Path, help="what `spec.states` says of every cell; without it all results count as fresh")
+    parser.add_argument("--states", type=Path, help="what `Specs.states` says of every cell; without it all results count as fresh")
     parser.add_argument("--partial", action="store_true", help="nothing was measured since the states were written")
     arguments = parser.parse_args()
     states = json.loads(arguments.states.read_text()) if arguments.states else None
