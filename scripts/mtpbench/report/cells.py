@@ -50,7 +50,7 @@ class Cell:
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
 
-    @property
+    @cached_property
     def path(self) -> str:
         return results.path_of(self.name).as_posix()
 
@@ -280,11 +280,11 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
     written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
     """
     root = Path(root)
-    existing = [path.parent.name for path in results.existing(root)]
+    existing = dict.fromkeys(path.parent.name for path in results.existing(root))
     unknown = {"state": "fresh", "in_matrix": states is None, "differences": []}
-    found = {name: (states or {}).get(name, unknown) for name in dict.fromkeys([*(states or {}), *existing])}
+    found = {name: (states or {}).get(name, unknown) for name in {**(states or {}), **existing}}
     measured = [name for name in found if name in existing]
-    gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in measured]
+    gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in existing]
     cells = []
     for name, (document, steps, written, error) in zip(measured, _read_all(root, measured)):
         stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
