@@ -1,6 +1,5 @@
 """From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
 
-import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from mtpbench import results
 from mtpbench.analysis import effect
@@ -351,13 +349,3 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         else:
             flat[name] = value
     return flat
-
-
-def from_arguments(description: str) -> Study:
-    """The study that a script's command line asks for, of the project in the current folder."""
-    parser = argparse.ArgumentParser(description=description.partition(":")[2].strip())
-    parser.add_argument("--states", type=Path, help="what `Specs.states` says of every cell; without it all results count as fresh")
-    parser.add_argument("--partial", action="store_true", help="nothing was measured since the states were written")
-    arguments = parser.parse_args()
-    states = json.loads(arguments.states.read_text()) if arguments.states else None
-    return load(Path("."), states, arguments.partial, yaml.safe_load(Path("config/config.yaml").read_text()))
