@@ -41,8 +41,9 @@ def checkout(folder: Path, cells: int) -> dict:
 def fill(folder: Path, config: dict) -> None:
     """A result for every cell: one simulated result a mode, under the cell's own name, spec and fingerprint."""
     made = {mode: simulate.result(f"cpu_vllm_code_{mode}", prompts=2, rounds=1, tokens=16) for mode in ("baseline", "mtp")}
+    specs = spec.Specs(config, folder)
     for cell in configuration.cells(config):
-        own = spec.resolve(cell, config, folder)
+        own = specs.resolve(cell)
         result = {**made[cell.split("_")[3]], "cell": cell, "spec": own, "fingerprint": results.digest(own)}
         results.write_text(results.path_of(cell, folder), results.text_of(results.seal(result)), durable=False)
 

@@ -38,9 +38,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    config, failed = configuration.validate(yaml.safe_load(Path("config/config.yaml").read_text())), False
+    specs, failed = spec.Specs(configuration.validate(yaml.safe_load(Path("config/config.yaml").read_text()))), False
     for cell in arguments.cells:
-        plan = spec.plan(cell, config)
+        plan = specs.plan(cell)
         python = environment.ensure(plan["how"]["engine"], [Path(file) for file in plan["how"]["requirements"]], Path(".envs"))
         paths = {part: str(Path(plan["how"]["model"][part]["path"]).resolve()) for part in ("target", "drafter")}
         request = {**plan, "paths": paths, "prompts": plan["prompts"][: arguments.prompts], "rounds": arguments.rounds, "tokens": arguments.tokens}

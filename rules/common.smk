@@ -27,6 +27,7 @@ def asked(function, *arguments):
 config.update(asked(configuration.validate, config))
 
 CELLS = configuration.cells(config)
+SPECS = spec.Specs(config)
 
 
 wildcard_constraints:
@@ -41,8 +42,8 @@ def config_file(wildcards):
 
 
 def get_plan(wildcards):
-    """The cell's plan: ancient once the committed result answers it, else written anew (see spec.planned_path)."""
-    path, answered = asked(spec.planned_path, wildcards.cell, config)
+    """The cell's plan: ancient once the committed result answers it, else written anew (see Specs.planned_path)."""
+    path, answered = asked(SPECS.planned_path, wildcards.cell)
     return ancient(str(path)) if answered else str(path)
 
 
@@ -63,7 +64,7 @@ def get_report_inputs(wildcards):
 
     Those of the matrix are measured where need be; with `--config partial=true` nothing is, and the states name the gaps.
     """
-    states = asked(spec.states, config)
+    states = asked(SPECS.states)
     results.update_text(Path(STATES), json.dumps(states, indent=1) + "\n")
     wanted = [
         cell

@@ -5,6 +5,7 @@ INPUTS:
     metrics/runs/*/result.json      every result there is; those of the matrix are measured first, unless `partial` is set
 
 OUTPUTS:
+    metrics/specs/all/study.pickle  what is shown of all results, read once for the rules below; git-ignored
     metrics/plots/{name}.svg, .png, .csv
     report/results.md, report/index.html
     metrics/cells.csv, .parquet; metrics/tables/{name}.html for Snakemake's own report
@@ -50,10 +51,26 @@ REPORT_CODE = [
 PARTIAL = "--partial" if config["partial"] else ""
 
 
-rule plots:
+# The only rule of the report that has every result as input: Snakemake's time for a job grows with their number squared.
+rule study:
     input:
         unpack(get_report_inputs),
         config="config/config.yaml",
+        code=expand(
+            "scripts/mtpbench/{name}.py",
+            name=["results", "report/cells", "report/figures"],
+        ),
+    output:
+        f"{spec.PLANS}/all/study.pickle",
+    log:
+        "logs/report/study.log",
+    shell:
+        "{PYTHON:q} scripts/study.py {input.states:q} {output:q} {PARTIAL} 2> {log:q}"
+
+
+rule plots:
+    input:
+        study=rules.study.output,
         code=REPORT_CODE,
     output:
         svg=[
@@ -70,12 +87,12 @@ rule plots:
     log:
         "logs/report/plots.log",
     shell:
-        "{PYTHON:q} scripts/plots.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+        "{PYTHON:q} scripts/plots.py {input.study:q} 2> {log:q}"
 
 
 rule report:
     input:
-        unpack(get_report_inputs),
+        study=rules.study.output,
         plots=rules.plots.output,
         published="report/published.csv",
         templates=expand("report/templates/{name}", name=TEMPLATES),
@@ -90,12 +107,12 @@ rule report:
     log:
         "logs/report/report.log",
     shell:
-        "{PYTHON:q} scripts/report.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+        "{PYTHON:q} scripts/report.py {input.study:q} 2> {log:q}"
 
 
 rule tables:
     input:
-        unpack(get_report_inputs),
+        study=rules.study.output,
         published="report/published.csv",
         code=REPORT_CODE,
         templates=expand("report/templates/{name}", name=TEMPLATES),
@@ -119,12 +136,12 @@ rule tables:
     log:
         "logs/report/tables.log",
     shell:
-        "{PYTHON:q} scripts/tables.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+        "{PYTHON:q} scripts/tables.py {input.study:q} 2> {log:q}"
 
 
 rule exports:
     input:
-        unpack(get_report_inputs),
+        study=rules.study.output,
         plots=rules.plots.output,
         tables=rules.tables.output,
     output:
@@ -133,7 +150,7 @@ rule exports:
     log:
         "logs/report/exports.log",
     shell:
-        "{PYTHON:q} scripts/exports.py --states {input.states:q} {PARTIAL} 2> {log:q}"
+        "{PYTHON:q} scripts/exports.py {input.study:q} 2> {log:q}"
 
 
 rule readme:

@@ -1,7 +1,9 @@
-"""`snakemake plots`: draw every plot as SVG, PNG and CSV: `python plots.py --states FILE [--partial]`."""
+"""`snakemake plots`: draw every plot as SVG, PNG and CSV: `python plots.py STUDY`."""
 
+import pickle
+import sys
 from pathlib import Path
 
-from mtpbench.report import cells, plots
+from mtpbench.report import plots
 
-plots.write(cells.from_arguments(__doc__), Path("metrics/plots"))
+plots.write(pickle.loads(Path(sys.argv[1]).read_bytes()), Path("metrics/plots"))

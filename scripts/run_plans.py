@@ -48,8 +48,8 @@ def write(path: Path, cells: list[str]) -> None:
     """Write the plans of `cells`, with the commit that they were made from, since its history stays here."""
     from mtpbench import config, spec
 
-    loaded = config.load()
-    plans = [spec.plan(cell, loaded) for cell in cells]
+    specs = spec.Specs(config.load())
+    plans = [specs.plan(cell) for cell in cells]
     path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
 
 

@@ -12,7 +12,7 @@ from mtpbench.errors import UserError
 
 console = Console(soft_wrap=True, highlight=False)
 try:
-    states = spec.states(json.loads(Path(sys.argv[1]).read_text()))
+    states = spec.Specs(json.loads(Path(sys.argv[1]).read_text())).states()
 except UserError as error:
     sys.exit(f"mtpbench: {error}")
 for cell, found in states.items():

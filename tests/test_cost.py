@@ -33,7 +33,7 @@ def settings(**gpu) -> dict:
 
 def measured(cell: str, given: dict, root: Path, seconds: list[float], fresh: bool) -> None:
     """A result with sessions of these lengths, which answers the current spec or an older one."""
-    planned = spec.resolve(cell, given, root)
+    planned = spec.Specs(given, root).resolve(cell)
     result = {
         "schema_version": results.SCHEMA_VERSION,
         "cell": cell,

@@ -344,7 +344,7 @@ def _small_session(gpu: str, engine: str, monkeypatch, **changes) -> dict:
     settings = config.load(ROOT / "config" / "config.yaml")
     settings["gpus"][gpu] |= {"backend": "modal", "model": "small"}
     settings["gpus"][gpu]["protocol"] = {"prompts": 2, "output_tokens": 16, "warmup": 1, "rounds": {"min": 1, "max": 1}}
-    plan = spec.plan(f"{gpu}_{engine}_code_mtp", settings)
+    plan = spec.Specs(settings).plan(f"{gpu}_{engine}_code_mtp")
     asked = {key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")} | {"nonce": "smoke", "session": 0}
     asked["spec"]["device"] |= changes
     monkeypatch.setattr(backends, "PAUSE_S", 1.0)

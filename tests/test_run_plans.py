@@ -30,13 +30,13 @@ def plans(tmp_path, monkeypatch):
     text = yaml.safe_load(Path("config/config.yaml").read_text())
     text["gpus"]["cpu"]["protocol"] = {"prompts": 2, "output_tokens": 24, "warmup": 1, "sessions": 2, "rounds": {"min": 1, "max": 1}}
     config = configuration.validate(text)
-    return [spec.plan(cell, config) for cell in CELLS]
+    return [spec.Specs(config).plan(cell) for cell in CELLS]
 
 
 def test_entries_for_the_lent_machine_resolve():
     config = configuration.load(ROOT / "config" / "config.yaml")
     for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_baseline", 2), ("h200-small_vllm021_code_mtp", 2)):
-        plan = spec.plan(cell, config, ROOT)
+        plan = spec.Specs(config, ROOT).plan(cell)
         assert plan["spec"]["protocol"]["sessions"] == sessions and plan["how"]["python"].endswith("python3")
         assert ("site" in plan["how"]) == ("vllm021" in cell)
         assert plan["spec"]["engine"]["requirements"].keys() >= {"h200.txt"}

@@ -51,34 +51,41 @@ def test_the_ledger_ignores_comments_and_docstrings(tmp_path):
 
 
 def test_a_plan_carries_its_fingerprint_and_the_prompts_it_hashes(root, config):
-    plan = spec.plan(CELL, config, root)
+    plan = spec.Specs(config, root).plan(CELL)
     assert plan["fingerprint"] == results.digest(plan["spec"])
     assert {prompt["id"]: results.digest(prompt) for prompt in plan["prompts"]} == plan["spec"]["prompts"]
     assert list(plan)[0] == "fingerprint", "planned_path finds it at the head of the file"
 
 
 def test_no_label_or_place_is_in_the_spec(root, config):
-    text = json.dumps(spec.resolve(CELL, config, root))
+    text = json.dumps(spec.Specs(config, root).resolve(CELL))
     assert "small" not in text and str(root) not in text and "local" not in text
 
 
 def test_the_drafter_is_in_the_spec_of_mtp_only(root, config):
-    assert "drafter" in spec.resolve(CELL, config, root)["model"]
+    assert "drafter" in spec.Specs(config, root).resolve(CELL)["model"]
     for mode in ("baseline", "ngram"):
-        assert "drafter" not in spec.resolve(f"cpu_vllm_code_{mode}", config, root)["model"]
+        assert "drafter" not in spec.Specs(config, root).resolve(f"cpu_vllm_code_{mode}")["model"]
 
 
-def test_planning_twice_writes_a_newer_and_different_plan_until_answered(root, config):
-    path, answered = spec.planned_path(CELL, config, root)
-    first = path.read_bytes()
-    assert not answered
-    path, _ = spec.planned_path(CELL, config, root)
-    assert path.read_bytes() != first
-    plan = json.loads(path.read_text())
-    results.write(results.path_of(CELL, root), {"schema_version": 1, "cell": CELL, "fingerprint": plan["fingerprint"]})
+def test_planning_again_writes_a_newer_and_different_plan_over_a_result_until_it_answers(root, config):
+    def planned(result: dict) -> tuple[bytes, int]:
+        results.write(results.path_of(CELL, root), {"schema_version": 1, "cell": CELL, **result})
+        path, answered = spec.Specs(config, root).planned_path(CELL)
+        assert answered == (result["fingerprint"] != "0" * 64)
+        return path.read_bytes(), path.stat().st_mtime_ns
+
+    path, _ = spec.Specs(config, root).planned_path(CELL)
     before = path.stat().st_mtime_ns
-    assert spec.planned_path(CELL, config, root) == (path, True)
-    assert path.stat().st_mtime_ns == before
+    assert spec.Specs(config, root).planned_path(CELL) == (path, False)
+    assert path.stat().st_mtime_ns == before, "without a result the cell runs anyway"
+    config["gpus"]["cpu"]["python"] = "another"
+    spec.Specs(config, root).planned_path(CELL)
+    assert json.loads(path.read_text())["how"]["python"] == "another", "how to run it is in no fingerprint"
+    stale = {"fingerprint": "0" * 64}
+    assert planned(stale)[0] != planned(stale)[0]
+    answer = {"fingerprint": json.loads(path.read_text())["fingerprint"]}
+    assert planned(answer) == planned(answer)
 
 
 MALFORMED = {
@@ -102,7 +109,7 @@ def test_a_malformed_prompt_file_is_named_with_its_line(root, config, kind):
     content, said = MALFORMED[kind]
     (root / "prompts/code.jsonl").write_text(content)
     with pytest.raises(UserError, match=re.escape("prompts/code.jsonl") + ".*" + re.escape(said)) as caught:
-        spec.resolve(CELL, config, root)
+        spec.Specs(config, root).resolve(CELL)
     assert "\n" not in str(caught.value)
 
 
@@ -110,31 +117,32 @@ def test_a_prompt_file_is_utf8_and_its_lines_end_at_newlines_alone(root, config)
     file = root / "prompts/code.jsonl"
     file.write_bytes(b"\xff" + file.read_bytes())
     with pytest.raises(UserError, match="prompts/code.jsonl: not UTF-8 text"):
-        spec.resolve(CELL, config, root)
+        spec.Specs(config, root).resolve(CELL)
     lines = [json.dumps({"id": f"a{i}", "category": "c", "messages": [{"role": "user", "content": "a\u2028b\x85c"}]}, ensure_ascii=False) for i in range(12)]
     file.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    assert len(spec.resolve(CELL, config, root)["prompts"]) == 12
+    assert len(spec.Specs(config, root).resolve(CELL)["prompts"]) == 12
 
 
 def test_missing_files_and_folders_are_named(root, config):
     shutil.rmtree(root / "models/small/drafter")
     with pytest.raises(UserError, match=r"models\.small\.drafter: .*no such model folder"):
-        spec.resolve(CELL, config, root)
+        spec.Specs(config, root).resolve(CELL)
     (root / "models/small/target/model.safetensors").unlink()
     with pytest.raises(UserError, match=r"models\.small\.target: .*no config.json with \*\.safetensors"):
-        spec.resolve(CELL, config, root)
+        spec.Specs(config, root).resolve(CELL)
     shutil.copytree(ROOT / "models/small/target", root / "models/small/target", dirs_exist_ok=True)
     (root / "envs/vllm-cpu.txt").unlink()
     with pytest.raises(UserError, match="envs/vllm-cpu.txt: no such file"):
-        spec.resolve("cpu_vllm_code_baseline", config, root)
+        spec.Specs(config, root).resolve("cpu_vllm_code_baseline")
+    (root / "envs/vllm-cpu.txt").touch()
     (root / "prompts/code.jsonl").unlink()
     with pytest.raises(UserError, match=r"prompts\.code: .*no such file"):
-        spec.prompts_of(CELL, config, root)
+        spec.Specs(config, root).resolve("cpu_vllm_code_baseline")
 
 
 def test_an_engine_without_an_environment_for_the_device_is_refused(root, config):
     with pytest.raises(UserError, match="engines.vllm021.requirements: no entry 'cpu'"):
-        spec.resolve("cpu_vllm021_code_mtp", config, root)
+        spec.Specs(config, root).resolve("cpu_vllm021_code_mtp")
 
 
 trees = st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.sampled_from("abcd"), inner), max_leaves=12)

@@ -25,11 +25,11 @@ class Cost:
 
 def costs(config: dict, root: Path = Path(".")) -> list[Cost]:
     """The cells of the matrix that the next run would measure, in its order."""
-    found = []
+    found, specs = [], spec.Specs(config, root)
     for cell in configuration.cells(config):
         try:
-            spec.resolve(cell, config, root)  # raises what would stop the plan
-            state = spec.state(cell, config, root)
+            specs.fingerprint(cell)  # raises what would stop the plan
+            state = specs.state(cell)
             if state != "fresh":
                 found.append(_cost(cell, state, config, root))
         except UserError as error:

@@ -1,6 +1,6 @@
 """A cell's spec: all that can change its numbers, and no label; its fingerprint; what differs between two specs.
 
-`plan` writes the planned request, which carries the spec and, outside the fingerprint, how and where to run it.
+The planned request of a cell carries the spec and, outside the fingerprint, how and where to run it.
 """
 
 import functools
@@ -17,94 +17,162 @@ from mtpbench.measuring.device import cpu_name
 PLANS = Path("metrics/specs")
 
 
-def resolve(cell: str, config: dict, root: Path = Path(".")) -> dict:
-    """The spec of a cell. Raises UserError for an unknown cell, a missing model folder or a malformed prompt file."""
-    names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], engine_on(names, config)
-    mode, model = config["modes"][names["mode"]], config["models"][gpu["model"]]
-    weights = {"target": _weights(model["target"], root, f"models.{gpu['model']}.target")}
-    if mode["method"] == "mtp":
-        weights["drafter"] = _weights(model["drafter"], root, f"models.{gpu['model']}.drafter")
-    return {
-        "measurement_version": ledger.measurement_version(),
-        "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
-        "engine": {
-            "implementation": engine["implementation"],
-            "requirements": {Path(file).name: _requirements(root / file) for file in _requirement_files(names, config)},
-            "options": engine["options"],
-        },
-        "model": {**weights, "dtype": model["dtype"]},
-        "mode": mode,
-        "prompts": {prompt["id"]: digest for prompt, digest in _prompts(names, config, root)},
-        "protocol": {key: value for key, value in engine["protocol"].items() if key != "prompts"},
-    }
+class Specs:
+    """The cells of one configuration, resolved for one plan: a file that several of them share is read once.
 
-
-def plan(cell: str, config: dict, root: Path = Path("."), spec: dict | None = None) -> dict:
-    """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
-    names = configuration.parts(cell, config)
-    gpu = config["gpus"][names["gpu"]]
-    settings = {**gpu, **engine_on(names, config)}
-    spec = spec or resolve(cell, config, root)
-    return {
-        "fingerprint": results.digest(spec),
-        "cell": cell,
-        "planned": time.time(),
-        "spec": spec,
-        "prompts": prompts_of(cell, config, root),
-        "how": {
-            **{key: settings[key] for key in ("backend", "request", "python", "site", "memory_gb") if key in settings},
-            "engine": names["engine"],
-            "requirements": [str(file) for file in _requirement_files(names, config)],
-            "model": {"name": gpu["model"], **config["models"][gpu["model"]]},
-            **({"modal": config["modal"]} if gpu["backend"] == "modal" else {}),
-        },
-    }
-
-
-def planned_path(cell: str, config: dict, root: Path = Path(".")) -> tuple[Path, bool]:
-    """The cell's plan file, and whether the committed result answers it already.
-
-    Called while Snakemake plans, and with a side effect on purpose: the plan is written anew until a result answers it,
-    newer and different each time, which is what makes Snakemake run a cell again after a failure. The file is derived and git-ignored.
+    Make a new one after a change: each file counts as it was when it was first asked for.
     """
-    path = root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
-    spec = resolve(cell, config, root)
-    fingerprint = results.digest(spec)
-    answered = results.recorded(results.path_of(cell, root)) == fingerprint
-    if not answered or _planned(path) != fingerprint:
-        text = json.dumps(plan(cell, config, root, spec), ensure_ascii=False, allow_nan=False)
-        results.write_text(path, text, durable=False)
-    return path, answered
 
+    def __init__(self, config: dict, root: Path = Path(".")):
+        self.config, self.root = config, root
 
-def state(cell: str, config: dict, root: Path = Path(".")) -> str:
-    """'fresh', 'missing' or 'stale': whether the committed result answers the current spec."""
-    path = results.path_of(cell, root)
-    if not path.exists():
-        return "missing"
-    return "fresh" if results.recorded(path) == results.digest(resolve(cell, config, root)) else "stale"
+    def resolve(self, cell: str) -> dict:
+        """The spec of a cell. Raises UserError for an unknown cell, a missing model folder or a malformed prompt file."""
+        names = configuration.parts(cell, self.config)
+        gpu, engine = self.config["gpus"][names["gpu"]], self._engine(names["gpu"], names["engine"])
+        mode, model = self.config["modes"][names["mode"]], self.config["models"][gpu["model"]]
+        weights = {part: self._weights(gpu["model"], part) for part in (("target", "drafter") if mode["method"] == "mtp" else ("target",))}
+        return {
+            "measurement_version": ledger.measurement_version(),
+            "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
+            "engine": {
+                "implementation": engine["implementation"],
+                "requirements": {Path(file).name: self._requirements(file) for file in self._requirement_files(names)},
+                "options": engine["options"],
+            },
+            "model": {**weights, "dtype": model["dtype"]},
+            "mode": mode,
+            "prompts": {prompt["id"]: digest for prompt, digest in self._prompts(names)},
+            "protocol": {key: value for key, value in engine["protocol"].items() if key != "prompts"},
+        }
 
+    @functools.cache
+    def fingerprint(self, cell: str) -> str:
+        """What a result of the cell must carry to answer its spec."""
+        return results.digest(self.resolve(cell))
 
-def states(config: dict, root: Path = Path(".")) -> dict[str, dict]:
-    """Every configured or measured cell: {cell: {"state", "in_matrix", "differences"}}.
+    def plan(self, cell: str) -> dict:
+        """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
+        names = configuration.parts(cell, self.config)
+        gpu = self.config["gpus"][names["gpu"]]
+        settings = {**gpu, **self._engine(names["gpu"], names["engine"])}
+        return {
+            "fingerprint": self.fingerprint(cell),
+            "cell": cell,
+            "spec": self.resolve(cell),
+            "prompts": [prompt for prompt, _ in self._prompts(names)],
+            "how": {
+                **{key: settings[key] for key in ("backend", "request", "python", "site", "memory_gb") if key in settings},
+                "engine": names["engine"],
+                "requirements": self._requirement_files(names),
+                "model": {"name": gpu["model"], **self.config["models"][gpu["model"]]},
+                **({"modal": self.config["modal"]} if gpu["backend"] == "modal" else {}),
+            },
+        }
 
-    state is 'fresh', 'missing', 'stale' (`differences` says from what) or 'foreign' (a result of a cell that the
-    configuration does not know). Nothing is run and nothing is written.
-    """
-    matrix = configuration.cells(config)
-    measured = [path.parent.name for path in results.existing(root)]
-    found = {}
-    for cell in dict.fromkeys([*matrix, *measured]):
-        entry = found[cell] = {"state": "foreign", "in_matrix": cell in matrix, "differences": []}
+    def planned_path(self, cell: str) -> tuple[Path, bool]:
+        """The cell's plan file, and whether the committed result answers it already.
+
+        Called while Snakemake plans, and with a side effect on purpose: over a result that does not answer it the plan is
+        written anew, newer and different each time, which is what makes Snakemake run a cell again after a failure. Where
+        there is no result it stays as it is, since replacing files waits for the disk. It is derived and git-ignored.
+        """
+        path = self.root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
+        state = self.state(cell)
+        if state != "fresh" or _planned(path) != self.fingerprint(cell):
+            plan = self.plan(cell) | ({"planned": time.time()} if state == "stale" else {})
+            results.update_text(path, json.dumps(plan, ensure_ascii=False, allow_nan=False))
+        return path, state == "fresh"
+
+    def state(self, cell: str) -> str:
+        """'fresh', 'missing' or 'stale': whether the committed result answers the current spec."""
+        path = results.path_of(cell, self.root)
+        if not path.exists():
+            return "missing"
+        return "fresh" if results.recorded(path) == self.fingerprint(cell) else "stale"
+
+    @functools.cache
+    def states(self) -> dict[str, dict]:
+        """Every configured or measured cell: {cell: {"state", "in_matrix", "differences"}}.
+
+        state is 'fresh', 'missing', 'stale' (`differences` says from what) or 'foreign' (a result of a cell that the
+        configuration does not know). Nothing is run and nothing is written.
+        """
+        matrix = dict.fromkeys(configuration.cells(self.config))
+        measured = [path.parent.name for path in results.existing(self.root)]
+        found = {}
+        for cell in {**matrix, **dict.fromkeys(measured)}:
+            entry = found[cell] = {"state": "foreign", "in_matrix": cell in matrix, "differences": []}
+            try:
+                configuration.parts(cell, self.config)
+            except UserError:
+                continue
+            entry["state"] = self.state(cell)
+            if entry["state"] == "stale":
+                entry["differences"] = self._since(cell)
+        return found
+
+    def _since(self, cell: str) -> list[str]:
+        """What changed since the cell's result; the reason instead where that result cannot be read."""
         try:
-            configuration.parts(cell, config)
-        except UserError:
-            continue
-        entry["state"] = state(cell, config, root)
-        if entry["state"] == "stale":
-            entry["differences"] = _since(cell, config, root)
-    return found
+            return differences(results.read(results.path_of(cell, self.root))["spec"], self.resolve(cell))
+        except UserError as error:
+            return [str(error)]
+
+    @functools.cache
+    def _engine(self, gpu: str, engine: str) -> dict:
+        return engine_on({"gpu": gpu, "engine": engine}, self.config)
+
+    def _prompts(self, names: dict) -> list[tuple[dict, str]]:
+        """The prompts of a cell, each with its digest: the first `protocol.prompts` of its set."""
+        wanted, found = self._engine(names["gpu"], names["engine"])["protocol"]["prompts"], self._prompt_set(names["prompts"])
+        if len(found) < wanted:
+            file = self.root / self.config["prompts"][names["prompts"]]
+            raise UserError(f"{file}: holds {len(found)} prompts and protocol.prompts asks for {wanted}; add some or ask for fewer")
+        return found[:wanted]
+
+    @functools.cache
+    def _prompt_set(self, name: str) -> list[tuple[dict, str]]:
+        return _read_prompts(_present(self.root / self.config["prompts"][name], f"prompts.{name}"))
+
+    def _requirement_files(self, names: dict) -> list[str]:
+        kind = self.config["gpus"][names["gpu"]]["device"]
+        requirements = self._engine(names["gpu"], names["engine"])["requirements"]
+        if kind not in requirements:
+            raise UserError(
+                f"engines.{names['engine']}.requirements: no entry '{kind}', which gpus.{names['gpu']} needs; "
+                f"it has: {', '.join(requirements)}"
+            )
+        return requirements[kind]
+
+    @functools.cache
+    def _requirements(self, file: str) -> str:
+        """SHA-256 of the pins alone: a comment in a lock file moves no number."""
+        lines = [line.split(" #")[0].strip() for line in _present(self.root / file, "engines").read_text().splitlines()]
+        pins = [line for line in lines if line and not line.startswith("#")]
+        return hashlib.sha256("\n".join(pins).encode()).hexdigest()
+
+    @functools.cache
+    def _weights(self, model: str, part: str) -> dict:
+        """What identifies weights: the content of a folder, a hub revision, or a shape and its seed."""
+        entry, where = self.config["models"][model][part], f"models.{model}.{part}"
+        if "path" in entry:
+            folder = self.root / entry["path"]
+            files = sorted(file for file in folder.glob("*") if file.is_file()) if folder.is_dir() else []
+            if not files:
+                raise UserError(f"{where}: {folder}: no such model folder; correct config/config.yaml or restore it with git")
+            if not (folder / "config.json").exists() or not any(file.suffix == ".safetensors" for file in files):
+                raise UserError(f"{where}: {folder}: no config.json with *.safetensors beside it; restore it with git or correct config/config.yaml")
+            return {"sha256": _digest_of(files)}
+        if "repo" in entry:
+            if entry["revision"] is None:
+                raise UserError(
+                    f"{where}: no revision of {entry['repo']} is pinned; put the full 40 hex digits of the commit you want "
+                    f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
+                )
+            return {"repo": entry["repo"], "revision": entry["revision"]}
+        shape = _present(self.root / entry["shape"], where)
+        return {"shape": shape.stem, "seed": entry["seed"], "sha256": _digest_of([shape])}
 
 
 def differences(old: dict, new: dict) -> list[str]:
@@ -126,11 +194,6 @@ def merged(*layers: dict) -> dict:
     return out
 
 
-def prompts_of(cell: str, config: dict, root: Path = Path(".")) -> list[dict]:
-    """The prompts of a cell: the first `protocol.prompts` of its set. Raises UserError naming file and line."""
-    return [prompt for prompt, _ in _prompts(configuration.parts(cell, config), config, root)]
-
-
 def engine_on(names: dict, config: dict) -> dict:
     """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell."""
     gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
@@ -139,93 +202,27 @@ def engine_on(names: dict, config: dict) -> dict:
     return merged(engine, here, {"protocol": protocol})
 
 
-def _prompts(names: dict, config: dict, root: Path) -> list[tuple[dict, str]]:
-    """The prompts of a cell, each with its digest."""
-    file, wanted = root / config["prompts"][names["prompts"]], engine_on(names, config)["protocol"]["prompts"]
-    found = _read_prompts(_stamp(file, f"prompts.{names['prompts']}"))
-    if len(found) < wanted:
-        raise UserError(f"{file}: holds {len(found)} prompts and protocol.prompts asks for {wanted}; add some or ask for fewer")
-    return found[:wanted]
-
-
-def _since(cell: str, config: dict, root: Path) -> list[str]:
-    """What changed since the cell's result; the reason instead where that result cannot be read."""
-    try:
-        return differences(results.read(results.path_of(cell, root))["spec"], resolve(cell, config, root))
-    except UserError as error:
-        return [str(error)]
-
-
-def _requirement_files(names: dict, config: dict) -> list[Path]:
-    kind = config["gpus"][names["gpu"]]["device"]
-    requirements = engine_on(names, config)["requirements"]
-    if kind not in requirements:
-        raise UserError(
-            f"engines.{names['engine']}.requirements: no entry '{kind}', which gpus.{names['gpu']} needs; "
-            f"it has: {', '.join(requirements)}"
-        )
-    return [Path(file) for file in requirements[kind]]
-
-
-def _stamp(path: Path, what: str = "") -> tuple[Path, int, int]:
-    """A file with its size and time, as a key under which its content may be cached during one plan."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise UserError(f"{what + ': ' if what else ''}{path}: no such file; correct config/config.yaml or restore it") from None
-    return path, found.st_size, found.st_mtime_ns
-
-
-def _requirements(path: Path) -> str:
-    return _requirements_digest(_stamp(path, "engines"))
-
-
 @functools.cache
 def _cpu() -> str:
     return cpu_name()
 
 
-@functools.cache
-def _requirements_digest(stamp) -> str:
-    """SHA-256 of the pins alone: a comment in a lock file moves no number."""
-    lines = [line.split(" #")[0].strip() for line in stamp[0].read_text().splitlines()]
-    pins = [line for line in lines if line and not line.startswith("#")]
-    return hashlib.sha256("\n".join(pins).encode()).hexdigest()
+def _present(path: Path, where: str) -> Path:
+    if not path.is_file():
+        raise UserError(f"{where}: {path}: no such file; correct config/config.yaml or restore it")
+    return path
 
 
-def _weights(entry: dict, root: Path, where: str) -> dict:
-    """What identifies weights: the content of a folder, a hub revision, or a shape and its seed."""
-    if "path" in entry:
-        folder = root / entry["path"]
-        files = sorted(file for file in folder.glob("*") if file.is_file()) if folder.is_dir() else []
-        if not files:
-            raise UserError(f"{where}: {folder}: no such model folder; correct config/config.yaml or restore it with git")
-        if not (folder / "config.json").exists() or not any(file.suffix == ".safetensors" for file in files):
-            raise UserError(f"{where}: {folder}: no config.json with *.safetensors beside it; restore it with git or correct config/config.yaml")
-        return {"sha256": _folder_digest(tuple(_stamp(file) for file in files))}
-    if "repo" in entry:
-        if entry["revision"] is None:
-            raise UserError(
-                f"{where}: no revision of {entry['repo']} is pinned; put the full 40 hex digits of the commit you want "
-                f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
-            )
-        return {"repo": entry["repo"], "revision": entry["revision"]}
-    shape = _stamp(root / entry["shape"], where)
-    return {"shape": Path(entry["shape"]).stem, "seed": entry["seed"], "sha256": _folder_digest((shape,))}
-
-
-@functools.cache
-def _folder_digest(stamps) -> str:
+def _digest_of(files: list[Path]) -> str:
     total = hashlib.sha256()
-    for path, _, _ in stamps:
+    for path in files:
         with open(path, "rb") as file:
             total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
 
 
-@functools.cache
-def _read_prompts(stamp) -> list[tuple[dict, str]]:
-    path, found = stamp[0], []
+def _read_prompts(path: Path) -> list[tuple[dict, str]]:
+    found = []
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

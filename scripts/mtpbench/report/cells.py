@@ -1,6 +1,5 @@
 """From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
 
-import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from mtpbench import results
 from mtpbench.analysis import effect
@@ -50,7 +48,7 @@ class Cell:
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
 
-    @property
+    @cached_property
     def path(self) -> str:
         return results.path_of(self.name).as_posix()
 
@@ -276,15 +274,15 @@ class Study:
 def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
     """The study of all results under `root`.
 
-    `states` is what `spec.states` says of every cell; without it every result counts as fresh and in the matrix. It was
+    `states` is what `Specs.states` says of every cell; without it every result counts as fresh and in the matrix. It was
     written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
     """
     root = Path(root)
-    existing = [path.parent.name for path in results.existing(root)]
+    existing = dict.fromkeys(path.parent.name for path in results.existing(root))
     unknown = {"state": "fresh", "in_matrix": states is None, "differences": []}
-    found = {name: (states or {}).get(name, unknown) for name in dict.fromkeys([*(states or {}), *existing])}
+    found = {name: (states or {}).get(name, unknown) for name in {**(states or {}), **existing}}
     measured = [name for name in found if name in existing]
-    gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in measured]
+    gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in existing]
     cells = []
     for name, (document, steps, written, error) in zip(measured, _read_all(root, measured)):
         stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
@@ -351,13 +349,3 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         else:
             flat[name] = value
     return flat
-
-
-def from_arguments(description: str) -> Study:
-    """The study that a script's command line asks for, of the project in the current folder."""
-    parser = argparse.ArgumentParser(description=description.partition(":")[2].strip())
-    parser.add_argument("--states", type=Path, help="what `spec.states` says of every cell; without it all results count as fresh")
-    parser.add_argument("--partial", action="store_true", help="nothing was measured since the states were written")
-    arguments = parser.parse_args()
-    states = json.loads(arguments.states.read_text()) if arguments.states else None
-    return load(Path("."), states, arguments.partial, yaml.safe_load(Path("config/config.yaml").read_text()))

@@ -7,6 +7,7 @@ people read and `recompute` can say what should stand there.
 """
 
 import csv
+import functools
 import html
 import io
 import json
@@ -178,10 +179,15 @@ def pointer_part(key: str) -> str:
     return quote(key.replace("~", "~0").replace("/", "~1"), safe="~")
 
 
+@functools.cache
+def _keys(pointer: str) -> list[str]:
+    """A pointer taken apart once for all the cells in which it is looked up."""
+    return [unquote(part).replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
 def lookup(document, pointer: str):
     """The value at such a JSON pointer. Raises KeyError, naming the pointer, where there is none."""
-    for part in pointer.split("/")[1:]:
-        part = unquote(part).replace("~1", "/").replace("~0", "~")
+    for part in _keys(pointer):
         try:
             document = document[int(part)] if isinstance(document, list) else document[part]
         except (KeyError, IndexError, ValueError, TypeError):
