@@ -2,6 +2,7 @@
 
 INPUTS:
     metrics/specs/all/states.json   which cells are fresh, missing, stale, or outside the matrix
+    metrics/anatomy/*.json          where a step's time goes, by scripts/anatomy.py
     metrics/runs/*/result.json      every result there is; those of the matrix are measured first, unless `partial` is set
 
 OUTPUTS:
@@ -95,6 +96,7 @@ rule report:
         study=rules.study.output,
         plots=rules.plots.output,
         published="report/published.csv",
+        anatomy=sorted(map(str, Path(workflow.basedir).glob("metrics/anatomy/*.json"))),
         templates=expand("report/templates/{name}", name=TEMPLATES),
     output:
         markdown="report/results.md",

@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import time
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,18 +83,17 @@ def of_transformers(request: dict, traces: Path) -> dict:
 
     engine, prompts = _loaded(request, {})
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:1], request["spec"]["protocol"]["output_tokens"])}
-    _name(engine.target, "forward", "forward")
-    _name(_ObservedDrafts, "get_candidates", "draft")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + engine.on_gpu]
-    with torch.profiler.profile(activities=activities) as profiler:
-        engine.run(prompts[:1], TRACED // 2, True)
+    with _named(engine.target, "forward", "forward"), _named(_ObservedDrafts, "get_candidates", "draft"):
+        with torch.profiler.profile(activities=activities) as profiler:
+            engine.run(prompts[:1], TRACED // 2, True)
     traces.mkdir(parents=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
     engine.close()
     return {**found, "trace": _read(traces / "trace.json.gz")}
 
 
-def _name(owner, method: str, label: str) -> None:
+def _named(owner, method: str, label: str):
     """Let the trace show the calls of a method under a label."""
     plain = getattr(owner, method)
 
@@ -101,7 +101,7 @@ def _name(owner, method: str, label: str) -> None:
         with torch.profiler.record_function(label):
             return plain(*args, **kwargs)
 
-    setattr(owner, method, named)
+    return unittest.mock.patch.object(owner, method, named)
 
 
 def _read(path: Path) -> dict:

@@ -91,6 +91,7 @@ FORMULAS: dict[str, Callable] = {
     "larger": max,
     "number": len,
     "total": lambda *values: sum(values),
+    "share": lambda part, whole: part / whole,
     "step_quantile": _step_quantile,
     "same_ids": lambda one, other: agreement(outputs(one), outputs(other), 0),
     "same_steps": lambda one, other: agreement(outputs(one), outputs(other), 1),

@@ -35,7 +35,7 @@ SECTIONS = (
     Section("break-even", "Break-even: what a longer step must win", ("curves",), ("acceptance_speedup", "curves", "predicted")),
     Section("acceptance", "Acceptance", ("acceptance", "categories", "histogram"), ("acceptance_position",)),
     Section("latency", "Latency", ("latency", "cold_start"), ("step_times",)),
-    Section("hardware", "Hardware", ("hardware", "conditions"), ("roofline",)),
+    Section("hardware", "Hardware", ("hardware", "conditions", "anatomy"), ("roofline",)),
     Section("cost", "Cost", ("cheapest", "cost"), ("cost",)),
     Section("prompts", "Prompt by prompt", ("prompts",)),
     Section("losslessness", "Same output?", ("losslessness",)),

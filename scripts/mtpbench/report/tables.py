@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mtpbench.report.advice import WORDS, label
 from mtpbench.report.cells import ARMS, Cell, Comparison, Load, Study
-from mtpbench.report.figures import Figure, Files, Null, agreement, derived, pointer_part
+from mtpbench.report.figures import Figure, Files, Null, agreement, derived, lookup, pointer_part
 
 TONES = {"faster": ("▲", "good"), "slower": ("▼", "bad"), "unresolved": ("○", "plain")}
 PUBLISHED = "report/published.csv"
@@ -283,6 +283,24 @@ def curves(study: Study) -> Table:
     return Table("curves", "Break-even, predicted and observed", columns, rows, NO_COMPARISON, note)
 
 
+def anatomy(study: Study, files: Files) -> Table:
+    """What scripts/anatomy.py found of a step: its time undisturbed, and what of it the GPU works, from a trace."""
+    rows = []
+    for path in sorted((files.root / "metrics/anatomy").glob("*.json")):
+        source = path.relative_to(files.root).as_posix()
+
+        def figure(pointer: str, format: str = "decimal"):
+            return Figure(lookup(files[source], pointer), format, f"{source}#{pointer}")
+
+        free = sorted((figure(f"/steps/free/{at}/mean_ms") for at in range(len(files[source]["steps"]["free"]))), key=lambda found: found.value)
+        busy, phases = figure("/trace/gpu_busy_ms"), [figure(f"/trace/phases/{phase}/gpu_ms") for phase in ("forward", "draft")]
+        kernels = derived("total", *(figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]), format="count")
+        rows.append([path.stem, (free[0], " to ", free[-1]), busy, derived("share", busy, free[0], format="percent"), *phases, kernels])
+    columns = ["Cell", "Step, ms: means of turns", "GPU busy, ms", "of the fastest turn", "Target's forward on the GPU, ms", "Drafting on the GPU, ms", "Kernels a step"]
+    note = ("GPU times and kernels are medians over the steps of a torch trace; the step's own time was taken without it. What the GPU does not work, the step waits for the host.",)
+    return Table("anatomy", "Where a step's time goes", columns, rows, "No step was traced (scripts/anatomy.py).", note, fold=True)
+
+
 def losslessness(study: Study) -> Table:
     rows = []
     for cell in study.valid:
@@ -381,17 +399,14 @@ def published(study: Study, files: Files) -> Table:
 
 def implied(study: Study, files: Files) -> Table:
     """The published acceptance put on the break-even lines measured here on GPUs at the same draft length."""
-    measured: dict[tuple, Comparison] = {}
-    for item in study.speculative:
-        spec = item.cell.document["spec"]
-        if spec["device"]["kind"] == "cuda" and item.cell.gamma == 4 and item.load.concurrency == 1:
-            measured.setdefault((item.cell.gpu, item.cell.engine), item)
+    measured = [item for item in study.speculative if item.cell.document["spec"]["device"]["kind"] == "cuda" and item.cell.gamma == 4 and item.load.concurrency == 1]
     rows = []
     for at, row in enumerate(files[PUBLISHED]):
-        for item in measured.values():
-            if item.cell.document["spec"]["engine"]["implementation"] == row["engine"]:
-                length, even = _published_length(files, at), break_even(item.load)
-                rows.append([f"{row['gpu']} {row['engine']} {row['prompts']}", length, _name(item.cell), even, derived("implied", length, even, format="ratio")])
+        alike = [item for item in measured if item.cell.document["spec"]["engine"]["implementation"] == row["engine"]]
+        alike.sort(key=lambda item: item.cell.prompts != row["prompts"])  # the same prompts first, else any
+        for item in {(item.cell.gpu, item.cell.engine): item for item in reversed(alike)}.values():
+            length, even = _published_length(files, at), break_even(item.load)
+            rows.append([f"{row['gpu']} {row['engine']} {row['prompts']}", length, _name(item.cell), even, derived("implied", length, even, format="ratio")])
     columns = ["Published", "Length at γ = 4", "Break-even measured in", "Break-even length", "Implied speed-up"]
     note = ("Arithmetic, not a measurement: acceptance belongs to model and prompts, the break-even length to the GPU and engine measured here.",)
     return Table("implied", "What that acceptance would bring at a break-even measured here", columns, rows, "No GPU was measured at draft length 4.", note, fold=True)
@@ -416,6 +431,7 @@ def build(study: Study, files: Files) -> dict[str, Table]:
     """Every table by its name."""
     made: list[Table] = [
         *(make(study) for make in (answer, headline, rates, engines, engines_agree, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
+        anatomy(study, files),
         published(study, files),
         implied(study, files),
     ]  # fmt: skip
