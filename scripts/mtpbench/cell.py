@@ -39,25 +39,8 @@ def run(
     nothing can be installed. A crash, a time-out or a child that prints no JSON becomes an error reply. However this
     function is left, no process of the measurement stays.
     """
-    tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
-        stdin.write(request_json.encode())
-        stdin.seek(0)
-        try:
-            child = _started(python, stdin, stdout, site)
-        except OSError as error:
-            return _error(request_json, f"cannot start {python}: {error.strerror}", tail)
-        reader = threading.Thread(target=_follow, args=(child.stderr, log, tail), daemon=True)
-        reader.start()
-        try:
-            child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return _error(request_json, f"no reply within {timeout:g} s; stopped", tail)
-        finally:
-            _stop(child)
-            reader.join(5)
-        stdout.seek(0)
-        return _checked(request_json, stdout.read(), child.returncode, tail)
+    (reply,) = _replies(request_json, [request_json], python, timeout, log, site)
+    return reply
 
 
 def run_together(
@@ -67,29 +50,43 @@ def run_together(
 
     The requests ask for one device and one engine. Where the process dies, the replies that are missing are errors.
     """
+    yield from map(json.loads, _replies(json.dumps(requests), [json.dumps(request) for request in requests], python, None, log, site))
+
+
+def _replies(sent: str, requests: list[str], python: str, timeout: float | None, log, site: str | None) -> Iterator[str]:
+    """Send text to a child and yield its reply to each request, a line each."""
     tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
     with tempfile.TemporaryFile() as stdin:
-        stdin.write(json.dumps(requests).encode())
+        stdin.write(sent.encode())
         stdin.seek(0)
-        child = _started(python, stdin, subprocess.PIPE, site)
+        try:
+            child = subprocess.Popen(
+                [python, "-P", "-m", "mtpbench.measuring"], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=environment(site), start_new_session=True, text=True, errors="replace",
+            )  # fmt: skip
+        except OSError as error:
+            yield from (_error(request, f"cannot start {python}: {error.strerror}", tail) for request in requests)
+            return
         reader = threading.Thread(target=_follow, args=(child.stderr, log, tail), daemon=True)
         reader.start()
+        late = threading.Event()
+        timer = threading.Timer(timeout or 0, lambda: (late.set(), _stop(child)))
+        if timeout:
+            timer.start()
         try:
             for request in requests:
                 line = child.stdout.readline()
                 if not line:
                     child.wait()
-                yield json.loads(_checked(json.dumps(request), line.encode(), child.returncode or 0, tail))
+                    reader.join(5)  # what the child said last may tell why
+                if late.is_set():
+                    yield _error(request, f"no reply within {timeout:g} s; stopped", tail)
+                else:
+                    yield _checked(request, line, child.returncode or 0, tail)
         finally:
+            timer.cancel()
             _stop(child)
             reader.join(5)
-
-
-def _started(python: str, stdin, stdout, site: str | None) -> subprocess.Popen:
-    return subprocess.Popen(
-        [python, "-P", "-m", "mtpbench.measuring"], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE,
-        env=environment(site), start_new_session=True, text=True, errors="replace",
-    )  # fmt: skip
 
 
 def environment(site: str | None) -> dict[str, str]:
@@ -119,7 +116,7 @@ def _stop(child: subprocess.Popen) -> None:
             continue
 
 
-def _checked(request_json: str, output: bytes, returncode: int, tail: collections.deque) -> str:
+def _checked(request_json: str, output: str, returncode: int, tail: collections.deque) -> str:
     try:
         reply = json.loads(output)
         status = reply["status"]
@@ -132,7 +129,7 @@ def _checked(request_json: str, output: bytes, returncode: int, tail: collection
         return _error(request_json, f"the measuring program {how} and gave no reply", tail, killed=returncode == -signal.SIGKILL)
     if status == "error" and reply["error"]["kind"] == "engine":
         return _error(request_json, reply["error"]["message"], tail)
-    return output.decode()
+    return output
 
 
 def _error(request_json: str, message: str, tail: collections.deque, killed: bool = False) -> str:
