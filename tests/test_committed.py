@@ -37,13 +37,20 @@ def test_greedy_output_is_the_same_in_both_arms(result):
     assert outputs(result, "control") == outputs(result, "test")
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param(a, b, id=f"{a['cell']}-{b['cell']}")
-        for a, b in itertools.combinations(RESULTS, 2)
-        if a["cell"].split("_")[2:] == b["cell"].split("_")[2:]
-    ],
-)
+PAIRS = [
+    pytest.param(a, b, id=f"{a['cell']}-{b['cell']}")
+    for a, b in itertools.combinations(RESULTS, 2)
+    if a["cell"].split("_")[2:] == b["cell"].split("_")[2:]
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_both_engines_write_the_same_ids(one, other):
     assert outputs(one, "test") == outputs(other, "test")
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair.values[0]["spec"]["mode"]["method"] == "mtp"])
+def test_both_engines_accept_alike(one, other):
+    """They ask the drafter in different ways, and the shipped one has learned both."""
+    lengths = [result["summary"]["loads"][0]["arms"]["test"]["acceptance"]["length"] for result in (one, other)]
+    assert lengths[0] == pytest.approx(lengths[1], abs=0.1)

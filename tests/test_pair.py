@@ -54,7 +54,7 @@ def test_parameters_match_the_weights():
             for side in shape:
                 size *= side
             counted += size
-        assert counted == values[f"{part}_parameters"]
+        assert counted == values[part]["parameters"]
 
 
 def test_sharing_layers_have_the_norm_that_old_vllm_wants():

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+DATA = "| {part} | {python} | {own_dialogs} | {own_tokens:,} | {general_dialogs:,} | {general_tokens:,} | `{digest}` |"
+TRAINING = "| {part} | {seed} | {device} | {threads} | {torch} | {transformers} | {steps} | {seconds} | {loss} |"
+
 
 def render(values):
     """The card's text."""
@@ -11,5 +14,7 @@ def render(values):
         f"| {' '.join(f'{share:.2f}' for share in s['joint_acceptance'])} |"
         for name, s in values["sets"].items()
     )
+    parts = ("target", "drafter", "agreement")
+    data, training = ("\n".join(row.format(part=part, **values[part]) for part in parts) for row in (DATA, TRAINING))
     template = (Path(__file__).parent / "card_template.md").read_text(encoding="utf-8")
-    return template.format(rows=rows, **values)
+    return template.format(rows=rows, data=data, training=training, **values)

@@ -1,4 +1,4 @@
-"""Measures a finished pair with transformers, as it was written: loss, lengths, acceptance, degenerate output."""
+"""Measures the loss of a target, and a finished pair with transformers: lengths, acceptance, degenerate output."""
 
 import time
 
@@ -86,15 +86,9 @@ def mean_loss(target, items):
     return round(total / tokens, 3)
 
 
-def measure(folder, own, held_out):
-    """Everything the card says about the pair as it was written to `folder`."""
+def measure(folder):
+    """What the card says about the pair as it was written to `folder`."""
     start = time.monotonic()
-    target, drafter, tokenizer = pair.load(folder)
-    values = {
-        "target_parameters": sum(p.numel() for p in target.parameters()),
-        "drafter_parameters": sum(p.numel() for p in drafter.parameters()),
-        "loss_own": mean_loss(target, own),
-        "loss_held_out": mean_loss(target, held_out),
-        "sets": {name: measure_set(target, drafter, tokenizer, name) for name in corpus.SETS},
-    }
+    models = pair.load(folder)
+    values = {"sets": {name: measure_set(*models, name) for name in corpus.SETS}}
     return values | {"seconds_measuring": round(time.monotonic() - start)}
