@@ -8,7 +8,6 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from mtpbench import environment
 from training import card, corpus
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,9 +115,8 @@ def test_acceptance_differs_between_sets():
 
 
 @pytest.mark.engine
-def test_transformers_runs_the_pair():
-    requirements = [ROOT / "envs" / "torch-cpu.txt", ROOT / "envs" / "transformers.txt"]
-    python = environment.ensure("transformers", requirements, ROOT)
+def test_transformers_runs_the_pair(engine_python):
+    python = engine_python("transformers")
     program = """
 from pathlib import Path
 from training import corpus, measure, pair
