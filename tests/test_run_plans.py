@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -68,3 +69,17 @@ def test_two_sittings_on_shared_engines_make_whole_results(plans):
         assert result["fingerprint"] == plan["fingerprint"] and [s["index"] for s in result["sessions"]] == [0, 1]
         assert result["summary"]["valid"], result["summary"]["reasons"]
     run_plans.run(plans, time.monotonic() + 900, 5, lambda line: pytest.fail(line))
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
+    plan = spec.Specs(configuration.load(ROOT / "config" / "config.yaml"), ROOT).plan("cpu_transformers_code_baseline")
+    plan["spec"]["protocol"]["output_tokens"] = 8
+    Path("plans.json").write_text(json.dumps([plan]))
+    command = [engine_python("transformers"), ROOT / "scripts/anatomy.py", "plans.json", tmp_path / "traces", plan["cell"]]
+    subprocess.run(command, check=True, timeout=300)
+    found = json.loads(Path(f"metrics/anatomy/{plan['cell']}.json").read_text())
+    assert found["fingerprint"] == plan["fingerprint"]
+    assert all(turn["mean_ms"] > 0 and len(turn["steps_ms"][0]) == 7 for turns in found["steps"].values() for turn in turns)
+    assert found["trace"]["phases"]["forward"]["host_ms"] > 0 and found["trace"]["gpu_busy_ms"] == 0
