@@ -14,7 +14,6 @@ include: "rules/models.smk"
 include: "rules/weights.smk"
 include: "rules/measure.smk"
 include: "rules/tools.smk"
-include: "rules/validity.smk"
 include: "rules/report.smk"
 
 
