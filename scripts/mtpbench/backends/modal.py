@@ -62,25 +62,21 @@ def engine_image(requirements: list[str], folders: dict[str, str]) -> modal.Imag
 
 
 def measuring_app(cell: str, how: dict, image: modal.Image) -> tuple[modal.App, modal.Function]:
-    """A new app with the one function of a cell."""
+    """The app of a cell."""
     settings = how["modal"]
-    app = modal.App("mtpbench", tags={"project": "mtpbench", "cell": cell[:63]})
     volume = modal.Volume.from_name(settings["volume"]).with_mount_options(read_only=True)
-    on_hub = any("repo" in how["model"][part] for part in weights.PARTS)
-    function = app.function(
-        image=image,
-        gpu=how.get("request"),
-        cpu=settings["cpu"],
-        memory=int(settings["memory_gib"] * 1024),
-        volumes={weights.MOUNT: volume} if on_hub else {},
-        timeout=settings["run_s"] + SPARE_S,
-        retries=0,
-        max_containers=1,
-        single_use_containers=True,
-        block_network=True,
-        include_source=False,
-    )(container.measure)
-    return app, function
+    return app_of(
+        "mtpbench", container.measure, {"cell": cell[:63]}, image=image, gpu=how.get("request"), cpu=settings["cpu"],
+        memory=int(settings["memory_gib"] * 1024), volumes={weights.MOUNT: volume} if weights.hub_parts(how["model"]) else {},
+        timeout=settings["run_s"] + SPARE_S, block_network=True,
+    )  # fmt: skip
+
+
+def app_of(name: str, program, tags: dict[str, str] = {}, **options) -> tuple[modal.App, modal.Function]:
+    """A new app with the one function `program`, in a container that serves one call."""
+    app = modal.App(name, tags={"project": "mtpbench", **tags})
+    once = {"retries": 0, "max_containers": 1, "single_use_containers": True, "include_source": False}
+    return app, app.function(**once, **options)(program)
 
 
 def call(app: modal.App, function: modal.Function, arguments: tuple, settings: dict, say) -> tuple[dict, dict]:
