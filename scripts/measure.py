@@ -52,61 +52,55 @@ def measure(plan: dict, path: Path, say) -> None:
         say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
         return
     sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    summary = recompute({"spec": plan["spec"], "sessions": sessions})
     result = {
-        "schema_version": results.SCHEMA_VERSION,
-        "cell": plan["cell"],
-        "fingerprint": plan["fingerprint"],
-        "spec": plan["spec"],
+        "schema_version": results.SCHEMA_VERSION, **{key: plan[key] for key in ("cell", "fingerprint", "spec")},
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "provenance": _provenance(plan),
-    }
-    summary = recompute({**result, "sessions": sessions})
+        "provenance": _provenance(plan), "summary": summary, "sessions": sessions,
+    }  # fmt: skip
     _archive(path)
-    results.write(path, {**result, "summary": summary, "sessions": sessions})
-    shutil.rmtree(kept(plan), ignore_errors=True)
-    say(f"[mtpbench] done | {path}" + _verdict(summary, path))
+    results.write(path, result)
+    shutil.rmtree(kept(plan, 0).parent, ignore_errors=True)
+    again = f"{'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
+    say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID, kept out of the answers: {again}"))
 
 
-def _verdict(summary: dict, path: Path) -> str:
-    if summary["valid"]:
-        return ""
-    return f" | INVALID, kept out of the answers: {'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
+def kept(plan: dict, index: int) -> Path:
+    """Where a finished session of a plan lies until its result holds it."""
+    return SESSIONS / plan["fingerprint"][:16] / f"{index}.json"
 
 
-def kept(plan: dict) -> Path:
-    """The folder of a plan's finished sessions, `{index}.json` each, until its result holds them."""
-    return SESSIONS / plan["fingerprint"][:16]
+def keep(plan: dict, index: int, reply: dict, began: float) -> dict:
+    """Keep the session of a reply that was waited for since `began` (time.monotonic), and return its record."""
+    session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3)}
+    results.write_text(kept(plan, index), results.text_of(session))
+    return session
+
+
+def request_of(plan: dict, index: int) -> dict:
+    """The request for one session of a plan, without `paths`."""
+    return {"nonce": secrets.token_hex(16), "session": index, **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")}}
 
 
 def _session(plan: dict, index: int, say) -> dict:
     """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
-    path = kept(plan) / f"{index}.json"
-    if path.exists():
+    if kept(plan, index).exists():
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
-        return json.loads(path.read_text())
-    request = {
-        "nonce": secrets.token_hex(16),
-        "session": index,
-        **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")},
-    }
-    started = time.monotonic()
-    reply = backends.run_session(request, plan["how"], say)
+        return json.loads(kept(plan, index).read_text())
+    began = time.monotonic()
+    reply = backends.run_session(request_of(plan, index), plan["how"], say)
     if reply.get("status") == "error":
         error = reply["error"]
         for line in error.get("tail", "").splitlines():
             say(f"  {line}")
         raise UserError(f"{plan['cell']}: {error['kind']} error: {error['message']}")
-    session = {**reply["session"], "client_seconds": round(time.monotonic() - started, 3)}
-    results.write_text(path, results.text_of(session))
-    return session
+    return keep(plan, index, reply, began)
 
 
 def _answers(path: Path, fingerprint: str) -> bool:
     """Whether a valid result that answers this fingerprint lies at `path`. An invalid one may be measured again."""
-    if results.recorded(path) != fingerprint:
-        return False
     try:
-        return results.read(path)["summary"]["valid"]
+        return results.recorded(path) == fingerprint and results.read(path)["summary"]["valid"]
     except UserError:
         return False
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from mtpbench.errors import UserError
+from mtpbench.errors import UserError, one_line
 
 Say = Callable[[str], object]
 
@@ -170,19 +170,14 @@ def _run(name: str, what: str, command: list[str], log: Path, lock: int, progres
     if child.returncode:
         text = _read(log, offset)
         cure = _remedy(text, "the log says more")
-        raise EnvironmentFailed(f"environment {name}: {what}: {_reason(text, child.returncode)}; {cure} (log: {log})")
+        # pip's last error, or its last line
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit status {child.returncode}"]
+        reason = ([line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")] or lines)[-1]
+        raise EnvironmentFailed(f"environment {name}: {what}: {one_line(reason)}; {cure} (log: {log})")
 
 
 def _remedy(text: str, otherwise: str) -> str:
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text)), otherwise)
-
-
-def _reason(text: str, code: int) -> str:
-    """pip's last error, or its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    reason = (errors or lines or [f"exit status {code}"])[-1]
-    return reason if len(reason) <= 300 else f"{reason[:297]}..."
 
 
 def _read(log: Path, offset: int) -> str:

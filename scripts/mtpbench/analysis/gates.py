@@ -5,13 +5,14 @@ apply, and `seen` then says why; `warning` is True where the cell is valid and i
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
 
 from mtpbench.analysis import acceptance, hardware, losslessness
+from mtpbench.analysis.records import pairs, unequal
 
 LONGEST_CYCLE = 8  # ids
 SHORTEST_JUDGED = 16  # ids; below that nothing is called a loop
@@ -30,10 +31,7 @@ def judge(result: Mapping) -> list[dict]:
     computable at all has failed, the rest are not looked at."""
     found: list[dict] = []
     for name, gate in GATES.items():
-        if computable(found):
-            passed, seen, warning = gate(result)
-        else:
-            passed, seen, warning = None, "not looked at: the records are malformed", False
+        passed, seen, warning = gate(result) if computable(found) else (None, "not looked at: the records are malformed", False)
         found.append({"name": name, "passed": passed, "seen": seen, "warning": warning})
     return found
 
@@ -67,7 +65,7 @@ def throttled(clocks: np.ndarray) -> float:
 def _finite(result: Mapping) -> Seen:
     for session, record in _records(result):
         times = [record["submit"], *record["times"]]
-        where = f"session {session['index']}, {_name(record)}"
+        where = _name(session, record)
         if not all(map(math.isfinite, times)) or any(b < a for a, b in zip(times, times[1:])):
             return False, f"{where}: times that are no finite, rising numbers", False
         if len(record["times"]) != len(record["counts"]) or sum(record["counts"]) != len(record["ids"]):
@@ -89,13 +87,12 @@ def _complete(result: Mapping) -> Seen:
     protocol, prompts = result["spec"]["protocol"], set(result["spec"]["prompts"])
     if len(result["sessions"]) != protocol["sessions"]:
         return False, f"{len(result['sessions'])} sessions of {protocol['sessions']}", False
-    for session, load in product(result["sessions"], protocol["concurrency"]):
-        records = [record for record in session["requests"] if record["concurrency"] == load]
-        keys = {arm: Counter((record["prompt"], record["repeat"]) for record in records if record["arm"] == arm) for arm in ("control", "test")}
-        repeats = Counter(prompt for prompt, _ in keys["control"])
+    for session, load, arms in _loads(result):
         where = f"session {session['index']}, concurrency {load}"
-        if keys["control"] != keys["test"] or max(keys["control"].values(), default=0) > 1:
-            return False, f"{where}: {keys['control'].total()} requests of the control and {keys['test'].total()} of the test arm make no pairs", False
+        control, test = (Counter((record["prompt"], record["repeat"]) for record in arms[arm]) for arm in ("control", "test"))
+        repeats = Counter(prompt for prompt, _ in control)
+        if control != test or max(control.values(), default=0) > 1:
+            return False, f"{where}: {control.total()} requests of the control and {test.total()} of the test arm make no pairs", False
         if repeats.keys() != prompts or min(repeats.values(), default=0) < protocol["rounds"]["min"]:
             least = min((repeats[prompt] for prompt in prompts), default=0)
             return False, f"{where}: a prompt ran {least} times of {protocol['rounds']['min']}, or is none of the spec's", False
@@ -106,9 +103,9 @@ def _speculation(result: Mapping) -> Seen:
     method, notes = result["spec"]["mode"]["method"], []
     for load in result["spec"]["protocol"]["concurrency"]:
         control, test = (acceptance.window(result["sessions"], arm, load) for arm in ("control", "test"))
-        for arm, counters in (("control", control), *((("test", test),) if method == "none" else ())):
-            ids = [max(record["counts"][1:], default=1) for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load)]
-            if (counters and counters["drafts"]) or max(ids, default=1) > 1:
+        for arm, counters in {"control": control, **({"test": test} if method == "none" else {})}.items():
+            records = (record for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load))
+            if (counters and counters["drafts"]) or any(count > 1 for record in records for count in record["counts"][1:]):
                 return False, f"concurrency {load}: speculation active in the {arm} arm", False
         if method != "none":
             if not test or not test["drafts"]:
@@ -123,11 +120,9 @@ def _token_sources(result: Mapping) -> Seen:
     mode = result["spec"]["mode"]
     if mode["method"] == "none":
         return None, "no speculation in this cell", False
-    for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
-        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == ("test", load)]
+    for session, load, arms in _loads(result):
         counters = acceptance.window([session], "test", load)
-        found = acceptance.disagreement(records, counters, mode["method"], mode["num_speculative_tokens"])
-        if found:
+        if found := acceptance.disagreement(arms["test"], counters, mode["method"], mode["num_speculative_tokens"]):
             return False, f"session {session['index']}, concurrency {load}: {found}", False
     return True, "ids of the steps and the engine's counters agree", False
 
@@ -137,7 +132,7 @@ def _same_prompts(result: Mapping) -> Seen:
     for session, record in _records(result):
         mine = (record["prompt_sha256"], record["prompt_tokens"])
         if seen.setdefault(record["prompt"], mine) != mine:
-            return False, f"session {session['index']}, {_name(record)}: other prompt ids than elsewhere", False
+            return False, f"{_name(session, record)}: other prompt ids than elsewhere", False
     return True, f"{len(seen)} prompts, each with the same ids throughout", False
 
 
@@ -161,25 +156,21 @@ def _not_degenerate(result: Mapping) -> Seen:
 
 
 def _lengths(result: Mapping) -> Seen:
-    lengths: dict[tuple, set] = {}
-    for session, record in _records(result):
-        lengths.setdefault((session["index"], record["concurrency"], record["prompt"], record["repeat"]), set()).add(len(record["ids"]))
-    unequal = sum(len(found) > 1 for found in lengths.values())
-    if unequal:
-        return True, f"{unequal} of {len(lengths)} pairs differ in length and are left out of e2e", True
-    return True, f"all {len(lengths)} pairs have equal lengths", False
+    found = [unequal(pair) for session in result["sessions"] for pair in pairs(session["requests"]).values()]
+    if any(found):
+        return True, f"{sum(found)} of {len(found)} pairs differ in length and are left out of e2e", True
+    return True, f"all {len(found)} pairs have equal lengths", False
 
 
 def _warmed_up(result: Mapping) -> Seen:
     """First requests of each prompt beside its later repeats: those of the very first wave must not stand out."""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
-    for session, load, arm in product(result["sessions"], result["spec"]["protocol"]["concurrency"], ("control", "test")):
-        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == (arm, load)]
-        opening_wave = min((record["wave"] for record in records), default=None)
-        opening = {record["prompt"] for record in records if record["wave"] == opening_wave}
+    for (session, load, arms), arm in product(_loads(result), ("control", "test")):
+        opening_wave = min((record["wave"] for record in arms[arm]), default=None)
+        opening = {record["prompt"] for record in arms[arm] if record["wave"] == opening_wave}
         for what, value in (("TTFT", _ttft), ("step time", _step)):
-            ratios = _first_over_later([(record["prompt"], found) for record in records if (found := value(record))])
+            ratios = _first_over_later([(record["prompt"], found) for record in arms[arm] if (found := value(record))])
             first = [ratio for prompt, ratio in ratios.items() if prompt in opening]
             others = [ratio for prompt, ratio in ratios.items() if prompt not in opening]
             if first and np.median(first) > max([OUTLIER[what], *others]):
@@ -189,9 +180,9 @@ def _warmed_up(result: Mapping) -> Seen:
 
 def _first_over_later(values: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Per prompt its first value over the median of its later ones, or of everything where it ran once."""
-    by_prompt: dict[str, list[float]] = {}
+    by_prompt = defaultdict(list)
     for prompt, value in values:
-        by_prompt.setdefault(prompt, []).append(value)
+        by_prompt[prompt].append(value)
     everything = [value for _, value in values]
     return {prompt: found[0] / float(np.median(found[1:] or everything)) for prompt, found in by_prompt.items()}
 
@@ -236,8 +227,18 @@ def _records(result: Mapping):
     return ((session, record) for session in result["sessions"] for record in session["requests"])
 
 
-def _name(record: Mapping) -> str:
-    return f"{record['arm']}, concurrency {record['concurrency']}, {record['prompt']}, repeat {record['repeat']}"
+def _loads(result: Mapping):
+    """Every load point of every session, with its requests by arm."""
+    for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
+        arms = {"control": [], "test": []}
+        for record in session["requests"]:
+            if record["concurrency"] == load:
+                arms[record["arm"]].append(record)
+        yield session, load, arms
+
+
+def _name(session: Mapping, record: Mapping) -> str:
+    return f"session {session['index']}, {record['arm']}, concurrency {record['concurrency']}, {record['prompt']}, repeat {record['repeat']}"
 
 
 def _no_text(result: Mapping) -> str | None:

@@ -5,7 +5,7 @@ import contextlib
 from modal import exception
 
 from mtpbench.backends import InfrastructureError, Terminated
-from mtpbench.errors import UserError
+from mtpbench.errors import UserError, one_line
 
 # The first class that fits decides. Text in braces comes from the configuration's `modal` section.
 RULES = (
@@ -22,29 +22,25 @@ RULES = (
     (TimeoutError, InfrastructureError, "no GPU was free in {queue_s} s, or no reply came in {run_s} s after that"),
 )
 
+# What Modal does not find; its message alone tells which.
+CREATION = {
+    "secret": "`modal secret create {secret} --from-dotenv hf.env`, where hf.env holds HF_TOKEN=...",
+    "volume": "`modal volume create {volume}`, then `snakemake -c1 weights`",
+}
+
 
 @contextlib.contextmanager
 def explained(settings: dict):
     """Inside, Modal's exceptions become UserError or InfrastructureError. settings: the configuration's `modal` section."""
     try:
         yield
-    except exception.NotFoundError as error:
-        raise UserError(f"Modal: {_line(error)}; create it: {_creation(str(error), settings)}") from error
     except (exception.Error, TimeoutError) as error:
-        kind, text = next((kind, text) for known, kind, text in RULES if isinstance(error, known))
-        raise kind("Modal: " + text.format(error=_line(error), name=type(error).__name__, **settings)) from error
+        if isinstance(error, exception.NotFoundError):
+            kind, text = UserError, "{error}; create it: " + CREATION["secret" if "secret" in str(error).lower() else "volume"]
+        else:
+            kind, text = next((kind, text) for known, kind, text in RULES if isinstance(error, known))
+        raise kind("Modal: " + text.format(error=one_line(str(error)), name=type(error).__name__, **settings)) from error
     except Terminated:
         raise
     except SystemExit as error:  # a sys.exit() in the container is raised here, and with 0 it would pass for success
         raise UserError(f"Modal: the container's program exited with {error.code} and no reply") from error
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else f"{text[:297]}..."
-
-
-def _creation(message: str, settings: dict) -> str:
-    if "secret" in message.lower():
-        return f"`modal secret create {settings['secret']} --from-dotenv hf.env`, where hf.env holds HF_TOKEN=..."
-    return f"`modal volume create {settings['volume']}`, then `snakemake -c1 weights`"

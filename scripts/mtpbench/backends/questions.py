@@ -6,6 +6,7 @@ Modal's client tries for a minute, and only a process can be left at once.
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 
 import modal
 
@@ -16,10 +17,10 @@ from mtpbench.errors import UserError
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    for what, question in questions(settings).items():
+    for what, question, words in questions(**settings):
         try:
             with explained(settings):
-                answer = "ok", question()
+                answer = "ok", words.format(question())
         except InfrastructureError as error:
             answer = "unknown", str(error)
         except UserError as error:
@@ -29,22 +30,12 @@ def main() -> None:
             return
 
 
-def questions(settings: dict) -> dict:
-    """What is asked, in order; each answers with a few words or raises what Modal raises."""
-
-    def token() -> str:
-        modal.Client.from_env().hello()
-        return "accepted"
-
-    def volume() -> str:
-        return f"{len(modal.Volume.from_name(settings['volume']).listdir('/'))} entries at its top"
-
-    def secret() -> str:
-        modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"]).hydrate()
-        return "holds HF_TOKEN"
-
-    asked = {"token": token, f"volume {settings['volume']}": volume}
-    return asked | ({f"secret {settings['secret']}": secret} if settings["secret"] else {})
+def questions(volume: str, secret: str | None, **_) -> Iterator[tuple[str, Callable, str]]:
+    """What is asked, in order: what about, a call that raises what Modal raises, and the words for what it returns."""
+    yield "token", lambda: modal.Client.from_env().hello(), "accepted"
+    yield f"volume {volume}", lambda: len(modal.Volume.from_name(volume).listdir("/")), "{} entries at its top"
+    if secret:
+        yield f"secret {secret}", modal.Secret.from_name(secret, required_keys=["HF_TOKEN"]).hydrate, "holds HF_TOKEN"
 
 
 if __name__ == "__main__":
