@@ -1,10 +1,9 @@
-"""Measure one cell: `python measure.py PLAN RESULT --log LOG`. What the rule `measure` calls.
+"""Measure one cell: `python measure.py PLAN RESULT LOG`. What the rule `measure` calls.
 
 Runs the plan's sessions on its backend and writes the result by rename. The old result stays until
 its successor is whole; a session that succeeded is kept until the result holds it, so a failure does not pay twice.
 """
 
-import argparse
 import datetime
 import json
 import platform
@@ -24,17 +23,19 @@ ARCHIVE = Path("metrics/archive")
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("plan", type=Path)
-    arguments.add_argument("result", type=Path)
-    arguments.add_argument("--log", type=Path, required=True)
-    arguments = arguments.parse_args()
-    arguments.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(arguments.log, "a", encoding="utf-8") as log:
-        plan = json.loads(arguments.plan.read_text())
-        say = _speaker(plan["cell"], log)
+    plan, path, log_path = map(Path, sys.argv[1:])
+    plan = json.loads(plan.read_text())
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with open(log_path, "a", encoding="utf-8") as log:
+
+        def say(line: str) -> None:
+            """One line of progress: everything to the cell's log, the project's own lines to the terminal too."""
+            print(line, file=log, flush=True)
+            if line.startswith("[mtpbench]"):
+                print(f"{plan['cell']}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
+
         try:
-            measure(plan, arguments.result, say)
+            measure(plan, path, say)
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
@@ -131,17 +132,6 @@ def _provenance(plan: dict) -> dict:
         "backend": plan["how"]["backend"],
         "client": {"python": platform.python_version(), "system": platform.system()},
     }
-
-
-def _speaker(cell: str, log):
-    """Progress, one line at a time: everything to the cell's log, the project's own lines to the terminal too."""
-
-    def say(line: str) -> None:
-        print(line, file=log, flush=True)
-        if line.startswith("[mtpbench]"):
-            print(f"{cell}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
-
-    return say
 
 
 if __name__ == "__main__":

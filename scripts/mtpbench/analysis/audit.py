@@ -61,8 +61,8 @@ def check_cells(root: Path) -> int:
     if not path.exists():
         return 0
     shown = pd.read_csv(path).to_dict("records")
-    frame = cells.frame(cells.load(root))
-    fresh = pd.read_csv(io.StringIO(frame.to_csv(index=False))).set_index([*KEYS]).to_dict("index")
+    text = cells.frame(cells.load(root)).to_csv(index=False)
+    fresh = pd.read_csv(io.StringIO(text)).set_index([*KEYS]).to_dict("index")
     for number, row in enumerate(shown, start=2):
         key = tuple(row.pop(name) for name in KEYS)
         if key not in fresh:

@@ -76,10 +76,9 @@ def _finite(result: Mapping) -> Seen:
 
 
 def _device(result: Mapping) -> Seen:
-    asked = result["spec"]["device"]
-    names = {(session["device"]["kind"], session["device"]["name"]) for session in result["sessions"]}
-    said = ", ".join(sorted(name for _, name in names))
-    return names == {(asked["kind"], asked["name"])}, f"asked for {asked['name']}, measured on {said}", False
+    asked, seen = result["spec"]["device"], [session["device"] for session in result["sessions"]]
+    same = all(device[key] == asked[key] for device in seen for key in ("kind", "name"))
+    return same, f"asked for {asked['name']}, measured on {', '.join(sorted({device['name'] for device in seen}))}", False
 
 
 def _complete(result: Mapping) -> Seen:
@@ -148,10 +147,9 @@ def _no_cache(result: Mapping) -> Seen:
 def _not_degenerate(result: Mapping) -> Seen:
     if reason := _no_text(result):
         return None, reason, False
-    outputs = {(record["prompt"], tuple(record["ids"])) for _, record in _records(result)}
-    looping = {prompt for prompt, ids in outputs if degenerate(ids)}
-    prompts = len(result["spec"]["prompts"])
-    seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(sorted(looping)[:5])}" if looping else "")
+    outputs, prompts = {(record["prompt"], tuple(record["ids"])) for _, record in _records(result)}, len(result["spec"]["prompts"])
+    looping = sorted({prompt for prompt, ids in outputs if degenerate(ids)})
+    seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(looping[:5])}" if looping else "")
     return len(looping) <= DEGENERATE_SHARE * prompts, seen, bool(looping)
 
 
@@ -243,10 +241,8 @@ def _name(session: Mapping, record: Mapping) -> str:
 
 def _no_text(result: Mapping) -> str | None:
     """Why a gate that speaks of text does not apply."""
-    models = [session["model"] for session in result["sessions"]]
-    if any(model["random"] for model in models):
-        return "random weights make no text"
-    return "acceptance is synthetic, so the output is no text" if any(model["synthetic_acceptance"] for model in models) else None
+    reasons = {"random": "random weights make no text", "synthetic_acceptance": "acceptance is synthetic, so the output is no text"}
+    return next((why for mark, why in reasons.items() if any(session["model"][mark] for session in result["sessions"])), None)
 
 
 def _ttft(record: Mapping) -> float | None:
