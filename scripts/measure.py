@@ -57,7 +57,12 @@ def measure(plan: dict, path: Path, say) -> None:
     result = {
         "schema_version": results.SCHEMA_VERSION, **{key: plan[key] for key in ("cell", "fingerprint", "spec")},
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "provenance": _provenance(plan), "summary": summary, "sessions": sessions,
+        "provenance": {
+            **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
+            "measuring_code": ledger.measuring_digest(), "backend": plan["how"]["backend"],
+            "client": {"python": platform.python_version(), "system": platform.system()},
+        },
+        "summary": summary, "sessions": sessions,
     }  # fmt: skip
     _archive(path)
     results.write(path, result)
@@ -123,15 +128,6 @@ def commit() -> dict:
 
     changed = git("status", "--porcelain", "--", "scripts", "config", "prompts", "envs", "models")
     return {"commit": git("rev-parse", "HEAD"), "uncommitted_changes": None if changed is None else bool(changed)}
-
-
-def _provenance(plan: dict) -> dict:
-    return {
-        **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
-        "measuring_code": ledger.measuring_digest(),
-        "backend": plan["how"]["backend"],
-        "client": {"python": platform.python_version(), "system": platform.system()},
-    }
 
 
 if __name__ == "__main__":

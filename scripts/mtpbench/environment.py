@@ -125,8 +125,8 @@ def _build(name: str, requirements: list[Path], env: Path, say: Say, lock: int) 
 
 
 def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float) -> None:
-    log, site, total = env / LOG, _site(env), _count(path)
-    present, offset, spoken = _installed(site), log.stat().st_size, time.monotonic()
+    log, total, installed = env / LOG, _count(path), lambda: len(list(_site(env).glob("*.dist-info")))
+    present, offset, spoken = installed(), log.stat().st_size, time.monotonic()
     say(f"environment {name}: {path.name}: {total} package{'' if total == 1 else 's'}")
 
     def progress() -> None:
@@ -136,7 +136,7 @@ def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float
         spoken, text = time.monotonic(), _read(log, offset)
         phase, done = "downloading", len(re.findall(r"^(?:Collecting|Processing) ", text, re.MULTILINE))
         if "Installing collected packages" in text:
-            phase, done = "installing", _installed(site) - present
+            phase, done = "installing", installed() - present
         say(f"environment {name}: {path.name}: {phase}, {min(done, total)} of {total}, {spoken - start:.0f} s")
 
     # The pip of this Python installs into the environment, which needs none of its own.
@@ -181,17 +181,11 @@ def _remedy(text: str, otherwise: str) -> str:
 
 
 def _read(log: Path, offset: int) -> str:
-    with log.open("rb") as file:
-        file.seek(offset)
-        return file.read().decode("utf-8", "replace")
+    return log.read_bytes()[offset:].decode("utf-8", "replace")
 
 
 def _site(env: Path) -> Path:
     return next(env.glob("lib/python*/site-packages"))
-
-
-def _installed(site: Path) -> int:
-    return sum(entry.name.endswith(".dist-info") for entry in os.scandir(site))
 
 
 def _count(path: Path) -> int:

@@ -65,7 +65,7 @@ class Specs:
         """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
         names = configuration.parts(cell, self.config)
         gpu = self.config["gpus"][names["gpu"]]
-        settings = {**gpu, **self._engine(names["gpu"], names["engine"])}
+        settings = gpu | self._engine(names["gpu"], names["engine"])
         return {
             "fingerprint": self.fingerprint(cell),
             "cell": cell,
@@ -89,7 +89,8 @@ class Specs:
         """
         path = self.root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
         state = self.state(cell)
-        if state != "fresh" or _planned(path) != self.fingerprint(cell):
+        head = path.open().read(100) if path.exists() else ""
+        if state != "fresh" or not head.startswith(f'{{"fingerprint": "{self.fingerprint(cell)}"'):
             plan = self.plan(cell) | ({"planned": time.time()} if state == "stale" else {})
             results.update_text(path, json.dumps(plan, ensure_ascii=False, allow_nan=False))
         return path, state == "fresh"
@@ -137,16 +138,25 @@ class Specs:
 
     @functools.cache
     def _prompt_set(self, name: str) -> list[tuple[dict, str]]:
-        return _read_prompts(_present(self.root / self.config["prompts"][name], f"prompts.{name}"))
+        path = _present(self.root / self.config["prompts"][name], f"prompts.{name}")
+        try:
+            lines = path.read_text(encoding="utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+        found = [_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+        if not found:
+            raise UserError(f"{path}: an empty prompt file; it needs one JSON object a line with id, category and messages")
+        first, count = Counter(prompt["id"] for prompt, _ in found).most_common(1)[0]
+        if count > 1:
+            raise UserError(f"{path}: the id '{first}' stands twice; ids must be unique in a set")
+        return found
 
     def _requirement_files(self, names: dict) -> list[str]:
         kind = self.config["gpus"][names["gpu"]]["device"]
         requirements = self._engine(names["gpu"], names["engine"])["requirements"]
         if kind not in requirements:
-            raise UserError(
-                f"engines.{names['engine']}.requirements: no entry '{kind}', which gpus.{names['gpu']} needs; "
-                f"it has: {', '.join(requirements)}"
-            )
+            needed = f"no entry '{kind}', which gpus.{names['gpu']} needs; it has: {', '.join(requirements)}"
+            raise UserError(f"engines.{names['engine']}.requirements: {needed}")
         return requirements[kind]
 
     @functools.cache
@@ -214,20 +224,6 @@ def _digest_of(files: list[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_prompts(path: Path) -> list[tuple[dict, str]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    found = [_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise UserError(f"{path}: an empty prompt file; it needs one JSON object a line with id, category and messages")
-    name, count = Counter(prompt["id"] for prompt, _ in found).most_common(1)[0]
-    if count > 1:
-        raise UserError(f"{path}: the id '{name}' stands twice; ids must be unique in a set")
-    return found
-
-
 def _prompt(line: str, place: str) -> tuple[dict, str]:
     try:
         prompt = json.loads(line)
@@ -242,12 +238,6 @@ def _prompt(line: str, place: str) -> tuple[dict, str]:
     if not PROMPT.is_valid(prompt):
         raise UserError(f"{place}: messages must be a list of {{role: system, user or assistant, content: some text}}")
     return prompt, digest
-
-
-def _planned(path: Path) -> str | None:
-    """The fingerprint at the head of a plan file, or None."""
-    head = path.open().read(100) if path.exists() else ""
-    return head.split('"')[3] if head.startswith('{"fingerprint": "') else None
 
 
 def _tree_differences(old, new, place: str = "") -> list[str]:

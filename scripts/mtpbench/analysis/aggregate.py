@@ -48,15 +48,20 @@ def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Ma
     gamma = spec["mode"].get("num_speculative_tokens")
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
     ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
+    e2e = lambda record: record["times"][-1] - record["submit"] if record["times"] else None  # noqa: E731
     equal = [[record for pair in pairs(session["requests"]).values() if not unequal(pair) for record in pair] for session in sessions]
     load = {
         "concurrency": concurrency,
         "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak) for arm in ARMS},
         "speedup": effect.speedup(*ratios),
-        "e2e_speedup": effect.speedup(*(effect.log_ratios(requests, concurrency, _e2e) for requests in equal)),
+        "e2e_speedup": effect.speedup(*(effect.log_ratios(requests, concurrency, e2e) for requests in equal)),
         "prompts": _prompts(spec, sessions, batches, ratios, gamma),
-        "acceptance_by_category": _by_category(sessions, batches["test"], gamma) if gamma else None,
+        "acceptance_by_category": None,
     }
+    if gamma:
+        categories = sessions[0].get("categories", {})
+        by_category = _grouped(batches["test"].records, lambda record: categories.get(record["prompt"]))
+        load["acceptance_by_category"] = {name: _accepted(by_category[name], gamma) for name in sorted(by_category.keys() - {None})}
     return load | {"cost_model": costmodel.beside(load, batches["test"])}
 
 
@@ -101,7 +106,7 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
         of = {arm: grouped[arm][prompt] for arm in ARMS}
         logs = [ratio for session in ratios for ratio in session.get(prompt, [])]
         tpots = {arm: [found for record in of[arm] if (found := effect.tpot(record)) is not None] for arm in ARMS}
-        accepted = acceptance.acceptance(of["test"], acceptance.of_requests(of["test"]), gamma) if gamma else None
+        accepted = _accepted(of["test"], gamma) if gamma else None
         rows.append({
             "prompt": prompt, "category": categories.get(prompt),
             **{f"{arm}_tpot_ms": 1e3 * float(np.mean(tpots[arm])) if tpots[arm] else None for arm in ARMS},
@@ -112,11 +117,9 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
     return rows
 
 
-def _by_category(sessions: Sequence[Mapping], test: Batch, gamma: int) -> dict[str, dict | None]:
-    categories = sessions[0].get("categories", {})
-    grouped = _grouped(test.records, lambda record: categories.get(record["prompt"]))
-    names = sorted(grouped.keys() - {None})
-    return {name: acceptance.acceptance(grouped[name], acceptance.of_requests(grouped[name]), gamma) for name in names}
+def _accepted(records: Sequence[Mapping], gamma: int) -> dict | None:
+    """Acceptance over some of an arm's requests."""
+    return acceptance.acceptance(records, acceptance.of_requests(records), gamma)
 
 
 def _grouped(records: Sequence[Mapping], key) -> dict:
@@ -124,7 +127,3 @@ def _grouped(records: Sequence[Mapping], key) -> dict:
     for record in records:
         found[key(record)].append(record)
     return found
-
-
-def _e2e(record: Mapping) -> float | None:
-    return record["times"][-1] - record["submit"] if record["times"] else None

@@ -20,7 +20,7 @@ DEGENERATE_SHARE = 0.1  # of the prompts
 # Times the later ones. A hiccup of the scheduler doubles one short prefill, but not the mean of many steps; a cold start
 # costs many times either.
 OUTLIER = {"TTFT": 3.0, "step time": 2.0}
-CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10
+CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10  # below the clock that the device otherwise held (the 95th percentile); share of samples
 SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
 
 Seen = tuple[bool | None, str, bool]
@@ -55,11 +55,6 @@ def degenerate(ids: Sequence[int]) -> bool:
         if same >= 2 * period and same + period > len(array) / 2:
             return True
     return False
-
-
-def throttled(clocks: np.ndarray) -> float:
-    """Share of SM clock samples (MHz) more than 5 % below the clock that the device otherwise held (their 95th percentile)."""
-    return float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
 
 
 def _finite(result: Mapping) -> Seen:
@@ -191,7 +186,8 @@ def _no_throttling(result: Mapping) -> Seen:
         columns, reason = hardware.busy_samples(session)
         if columns is None or np.isnan(columns["sm_mhz"]).all():
             return None, reason or "this GPU reports no clock", False
-        share = throttled(columns["sm_mhz"][~np.isnan(columns["sm_mhz"])])
+        clocks = columns["sm_mhz"][~np.isnan(columns["sm_mhz"])]
+        share = float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
         reasons = int(np.bitwise_or.reduce(np.nan_to_num(columns["throttle"]).astype(int)))
         why = ", ".join(name for bit, name in SLOWDOWNS.items() if reasons & bit) or "none given"
         notes.append(f"session {session['index']}: SM clock down in {share:.0%} of samples, reasons: {why}")

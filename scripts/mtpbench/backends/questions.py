@@ -6,7 +6,6 @@ Modal's client tries for a minute, and only a process can be left at once.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 
 import modal
 
@@ -17,7 +16,14 @@ from mtpbench.errors import UserError
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    for what, question, words in questions(**settings):
+    volume, secret = settings["volume"], settings["secret"]
+    questions = [  # what about, a call that raises what Modal raises, and the words for what it returns
+        ("token", lambda: modal.Client.from_env().hello(), "accepted"),
+        (f"volume {volume}", lambda: len(modal.Volume.from_name(volume).listdir("/")), "{} entries at its top"),
+    ]
+    if secret:
+        questions.append((f"secret {secret}", modal.Secret.from_name(secret, required_keys=["HF_TOKEN"]).hydrate, "holds HF_TOKEN"))
+    for what, question, words in questions:
         try:
             with explained(settings):
                 answer = "ok", words.format(question())
@@ -28,14 +34,6 @@ def main() -> None:
         print(json.dumps([what, *answer]), flush=True)
         if what == "token" and answer[0] != "ok":
             return
-
-
-def questions(volume: str, secret: str | None, **_) -> Iterator[tuple[str, Callable, str]]:
-    """What is asked, in order: what about, a call that raises what Modal raises, and the words for what it returns."""
-    yield "token", lambda: modal.Client.from_env().hello(), "accepted"
-    yield f"volume {volume}", lambda: len(modal.Volume.from_name(volume).listdir("/")), "{} entries at its top"
-    if secret:
-        yield f"secret {secret}", modal.Secret.from_name(secret, required_keys=["HF_TOKEN"]).hydrate, "holds HF_TOKEN"
 
 
 if __name__ == "__main__":
