@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mtpbench import config as configuration
 from mtpbench import results, spec, weights
@@ -12,8 +12,7 @@ from mtpbench.errors import UserError
 ARMS = 2
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """One cell: what it would take. minutes and usd are (least, most), None where nothing is known to tell them from."""
 
     cell: str

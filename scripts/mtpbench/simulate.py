@@ -154,7 +154,10 @@ def _session(index: int, spec: dict, asked: list[dict], loads: list[np.ndarray],
         "settings": {}, "model": dict(model), "categories": {each["prompt"]: each["category"] for each in asked},
         "arms": {arm: {"load_s": 1.5, "memory": {"peak_bytes": memory // 4, "reason": None}} for arm in ("control", "test")},
         "windows": windows, "requests": requests, "losslessness": [],
-        "telemetry": _telemetry(now) if on_gpu else {"reason": "no NVML: the device is a CPU"},
+        "telemetry": {
+            "fields": ["t", "sm_mhz", "temperature_c", "power_w", "throttle", "energy_j"],
+            "rows": [[t, 1980, 55, 400.0, 0, 400.0 * t] for t in np.arange(0.0, now + 0.5, 0.25).tolist()],
+        } if on_gpu else {"reason": "no NVML: the device is a CPU"},
         "peaks": {"copy_gb_s": 4000.0 if on_gpu else 20.0, "matmul_tflops": 600.0 if on_gpu else 0.1, "dtype": spec["model"]["dtype"]},
     }  # fmt: skip
 
@@ -174,9 +177,3 @@ def _record(spec, arm: str, concurrency: int, wave: int, repeat: int, submit: fl
         "accepted": decided if tells or (drafts and concurrency == 1) else None,
         "counters": {"drafts": len(decided), "drafted": gamma * len(decided), "accepted": sum(decided)} if drafts else None,
     }  # fmt: skip
-
-
-def _telemetry(seconds: float) -> dict:
-    times = np.arange(0.0, seconds + 0.5, 0.25)
-    rows = [[float(t), 1980, 55, 400.0, 0, 400.0 * float(t)] for t in times]
-    return {"fields": ["t", "sm_mhz", "temperature_c", "power_w", "throttle", "energy_j"], "rows": rows}

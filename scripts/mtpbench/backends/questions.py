@@ -10,7 +10,7 @@ import sys
 import modal
 
 from mtpbench.backends import InfrastructureError
-from mtpbench.backends.explained import explained
+from mtpbench.backends.modal import explained
 from mtpbench.errors import UserError
 
 
