@@ -17,7 +17,7 @@ for question in ["stale", "diff", "rederive", "cost", "doctor", "audit"]:
 
 rule validity:
     input:
-        "scripts/validity.py",
+        "scripts/mtpbench/validity.py",
         "scripts/mtpbench/simulate.py",
         "scripts/mtpbench/analysis/effect.py",
     output:
@@ -25,4 +25,4 @@ rule validity:
     log:
         "logs/validity.log",
     shell:
-        "{PYTHON:q} scripts/validity.py {output:q} 2> {log:q}"
+        "{PYTHON:q} scripts/tools.py validity 2> {log:q}"

@@ -4,6 +4,7 @@ Runs the plan's sessions on its backend and writes the result by rename. The old
 its successor is whole; a session that succeeded is kept until the result holds it, so a failure does not pay twice.
 """
 
+import contextlib
 import datetime
 import json
 import platform
@@ -49,9 +50,10 @@ def measure(plan: dict, path: Path, say) -> None:
 
     Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
     """
-    if _answers(path, plan["fingerprint"]):
-        say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
-        return
+    with contextlib.suppress(UserError):
+        if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
+            say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
+            return
     sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
     summary = recompute({"spec": plan["spec"], "sessions": sessions})
     result = {
@@ -101,14 +103,6 @@ def _session(plan: dict, index: int, say) -> dict:
             say(f"  {line}")
         raise UserError(f"{plan['cell']}: {error['kind']} error: {error['message']}")
     return keep(plan, index, reply, began)
-
-
-def _answers(path: Path, fingerprint: str) -> bool:
-    """Whether a valid result that answers this fingerprint lies at `path`. An invalid one may be measured again."""
-    try:
-        return results.recorded(path) == fingerprint and results.read(path)["summary"]["valid"]
-    except UserError:
-        return False
 
 
 def _archive(path: Path) -> None:
