@@ -11,10 +11,8 @@ report: "report/workflow.rst"
 
 include: "rules/common.smk"
 include: "rules/models.smk"
-include: "rules/weights.smk"
 include: "rules/measure.smk"
 include: "rules/tools.smk"
-include: "rules/validity.smk"
 include: "rules/report.smk"
 
 

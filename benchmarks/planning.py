@@ -28,8 +28,7 @@ from mtpbench import results, simulate, spec
 
 def checkout(folder: Path, cells: int) -> dict:
     """A copy of the checkout without results, with a matrix of `cells` cells; its validated configuration."""
-    ignored = shutil.ignore_patterns(".*", "metrics", "tests", "logs", "build")
-    shutil.copytree(ROOT, folder, ignore=ignored)
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "metrics", "tests", "logs", "build"))
     config = yaml.safe_load((folder / "config/config.yaml").read_text())
     gpus = [f"cpu{number}" for number in range(math.ceil(cells / 12))]
     config["gpus"] = {name: config["gpus"]["cpu"] for name in gpus}

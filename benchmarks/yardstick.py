@@ -25,23 +25,20 @@ WITHIN = 0.02
 
 def main() -> None:
     """In the pipeline's environment: start the comparison of each cell in its engine's environment, and judge."""
-    import yaml
-
     from mtpbench import config as configuration
     from mtpbench import environment, spec
     from mtpbench.backends import local
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cells", nargs="*", default=[f"cpu_{engine}_code_{mode}" for engine in ("transformers", "vllm") for mode in ("baseline", "mtp")])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=48)
+    for name, default in {"--rounds": 5, "--prompts": 12, "--tokens": 48}.items():
+        parser.add_argument(name, type=int, default=default)
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    specs, failed = spec.Specs(configuration.validate(yaml.safe_load(Path("config/config.yaml").read_text()))), False
+    specs, failed = spec.Specs(configuration.load()), False
     for cell in arguments.cells:
         plan = specs.plan(cell)
-        python = environment.ensure(plan["how"]["engine"], [Path(file) for file in plan["how"]["requirements"]], Path(".envs"))
+        python = environment.ensure(plan["how"]["engine"], [Path(file) for file in plan["how"]["requirements"]])
         paths = {part: str(Path(plan["how"]["model"][part]["path"]).resolve()) for part in ("target", "drafter")}
         request = {**plan, "paths": paths, "prompts": plan["prompts"][: arguments.prompts], "rounds": arguments.rounds, "tokens": arguments.tokens}
         with local.device_alone("cpu", print):  # no measurement of a cell runs beside it
@@ -71,37 +68,34 @@ def inside() -> None:
     pairs: dict[str, list[float]] = {"ids a second": [], "decode rate": []}
     for round_ in range(-1, request["rounds"]):  # round -1 warms up
         for number, prompt in enumerate(prompts):
+            turns = [lambda: quietly(engine.run, [prompt], tokens, True)[1], lambda: (timed(alone, prompt, tokens), timed(alone, prompt, 1))]
             if (number + round_) % 2:
-                theirs, first, record = timed(alone, prompt, tokens), timed(alone, prompt, 1), ours(engine, prompt, tokens)
+                (theirs, first), (record,) = turns[1](), turns[0]()
             else:
-                record, theirs, first = ours(engine, prompt, tokens), timed(alone, prompt, tokens), timed(alone, prompt, 1)
-            if round_ < 0:
-                continue
-            pairs["ids a second"].append(theirs / (record["times"][-1] - record["submit"]))
-            if record["counts"][0] == 1:
+                (record,), (theirs, first) = turns[0](), turns[1]()
+            if round_ >= 0:
+                pairs["ids a second"].append(theirs / (record["times"][-1] - record["submit"]))
+            if round_ >= 0 and record["counts"][0] == 1:
                 pairs["decode rate"].append((theirs - first) / (record["times"][-1] - record["times"][0]))
     print(json.dumps({what: found for what, found in pairs.items() if len(found) == len(prompts) * request["rounds"]}))
     sys.stdout.flush()
     os._exit(0)
 
 
-def ours(engine, prompt: list[int], tokens: int) -> dict:
-    """The record of one request of the measuring program's engine."""
+def quietly(function, *arguments) -> tuple:
+    """Seconds of one call without the garbage collector, and what it returned."""
     gc.collect()
     gc.disable()
-    (record,) = engine.run([prompt], tokens, True)
+    start = time.perf_counter()
+    found = function(*arguments)
+    seconds = time.perf_counter() - start
     gc.enable()
-    return record
+    return seconds, found
 
 
 def timed(generate, prompt: list[int], tokens: int) -> float:
     """Seconds of one call that must give so many ids."""
-    gc.collect()
-    gc.disable()
-    start = time.perf_counter()
-    count = generate(prompt, tokens)
-    seconds = time.perf_counter() - start
-    gc.enable()
+    seconds, count = quietly(generate, prompt, tokens)
     assert count == tokens, f"{count} ids where {tokens} were asked for"
     return seconds
 

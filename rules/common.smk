@@ -49,9 +49,7 @@ def get_plan(wildcards):
 
 def get_weights(wildcards):
     """The list of the cell's weights, where they come from the hub; it never makes a result stale, since the spec names them."""
-    return [
-        ancient(str(path)) for path in checkpoints.records(config, [wildcards.cell])
-    ]
+    return list(map(ancient, map(str, checkpoints.records(config, [wildcards.cell]))))
 
 
 def is_local(wildcards):

@@ -2,11 +2,30 @@
 
 REQUIRED INPUTS:
     metrics/specs/{cell}/plan.json  the cell's plan, derived from the configuration while Snakemake plans
-    metrics/weights/...             where its model lies on the hub (rules/weights.smk)
+    metrics/weights/{backend}/{model}.json   where its model lies on the hub: files, sizes and hashes of the checkpoints,
+                                    fetched once for this machine's cache or for the Modal volume
 
 OUTPUTS:
     metrics/runs/{cell}/result.json where cell is {gpu}_{engine}_{prompts}_{mode}
 """
+
+
+rule weights_of:
+    output:
+        f"{checkpoints.RECORDS}/{{backend}}/{{model}}.json",
+    log:
+        "logs/weights/{backend}_{model}.log",
+    params:
+        what=lambda wildcards: json.dumps(checkpoints.order(config, wildcards.model)),
+    message:
+        "Fetching {wildcards.model} for {wildcards.backend}; follow it in {log}"
+    shell:
+        "{PYTHON:q} scripts/weights.py {wildcards.backend} {params.what:q} {output:q} 2>&1 | tee {log:q}"
+
+
+rule weights:
+    input:
+        [str(path) for path in checkpoints.records(config, CELLS)],
 
 
 rule measure:
@@ -24,7 +43,7 @@ rule measure:
     message:
         "Measuring {wildcards.cell}; follow it in {log}"
     shell:
-        "{PYTHON:q} scripts/measure.py {input.plan:q} {output:q} --log {log:q}"
+        "{PYTHON:q} scripts/measure.py {input.plan:q} {output:q} {log:q}"
 
 
 rule cells:

@@ -6,15 +6,11 @@ OUTPUTS:
 It is never written over the shipped one, which results answer for: compare the cards, then move it by hand.
 """
 
-from pathlib import Path
-
 
 rule pair:
     input:
-        code=sorted(map(str, Path(workflow.basedir).glob("scripts/training/*.py"))),
-        answers=sorted(
-            map(str, Path(workflow.basedir).glob("scripts/training/answers/*.md"))
-        ),
+        code=sorted(map(str, Path("scripts/training").glob("*.py"))),
+        answers=sorted(map(str, Path("scripts/training/answers").glob("*.md"))),
         prompts=sorted(set(config["prompts"].values())),
     output:
         directory("build/pair"),

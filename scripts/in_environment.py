@@ -6,13 +6,12 @@ from pathlib import Path
 
 from mtpbench import config as configuration
 from mtpbench import environment
-from mtpbench.backends.local import ENVIRONMENTS
 from mtpbench.errors import UserError
 
 try:
     engine, *command = sys.argv[1:]
     requirements = [Path(file) for file in configuration.load()["engines"][engine]["requirements"]["cpu"]]
-    python = environment.ensure(engine, requirements, ENVIRONMENTS)
+    python = environment.ensure(engine, requirements)
 except UserError as error:
     sys.exit(f"mtpbench: {error}")
 os.execv(python, [str(python), *command])

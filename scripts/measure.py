@@ -1,10 +1,10 @@
-"""Measure one cell: `python measure.py PLAN RESULT --log LOG`. What the rule `measure` calls.
+"""Measure one cell: `python measure.py PLAN RESULT LOG`. What the rule `measure` calls.
 
 Runs the plan's sessions on its backend and writes the result by rename. The old result stays until
 its successor is whole; a session that succeeded is kept until the result holds it, so a failure does not pay twice.
 """
 
-import argparse
+import contextlib
 import datetime
 import json
 import platform
@@ -24,17 +24,19 @@ ARCHIVE = Path("metrics/archive")
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("plan", type=Path)
-    arguments.add_argument("result", type=Path)
-    arguments.add_argument("--log", type=Path, required=True)
-    arguments = arguments.parse_args()
-    arguments.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(arguments.log, "a", encoding="utf-8") as log:
-        plan = json.loads(arguments.plan.read_text())
-        say = _speaker(plan["cell"], log)
+    plan, path, log_path = map(Path, sys.argv[1:])
+    plan = json.loads(plan.read_text())
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with open(log_path, "a", encoding="utf-8") as log:
+
+        def say(line: str) -> None:
+            """One line of progress: everything to the cell's log, the project's own lines to the terminal too."""
+            print(line, file=log, flush=True)
+            if line.startswith("[mtpbench]"):
+                print(f"{plan['cell']}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
+
         try:
-            measure(plan, arguments.result, say)
+            measure(plan, path, say)
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
@@ -48,67 +50,59 @@ def measure(plan: dict, path: Path, say) -> None:
 
     Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
     """
-    if _answers(path, plan["fingerprint"]):
-        say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
-        return
+    with contextlib.suppress(UserError):
+        if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
+            say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
+            return
     sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    summary = recompute({"spec": plan["spec"], "sessions": sessions})
     result = {
-        "schema_version": results.SCHEMA_VERSION,
-        "cell": plan["cell"],
-        "fingerprint": plan["fingerprint"],
-        "spec": plan["spec"],
+        "schema_version": results.SCHEMA_VERSION, **{key: plan[key] for key in ("cell", "fingerprint", "spec")},
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "provenance": _provenance(plan),
-    }
-    summary = recompute({**result, "sessions": sessions})
+        "provenance": {
+            **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
+            "measuring_code": ledger.measuring_digest(), "backend": plan["how"]["backend"],
+            "client": {"python": platform.python_version(), "system": platform.system()},
+        },
+        "summary": summary, "sessions": sessions,
+    }  # fmt: skip
     _archive(path)
-    results.write(path, {**result, "summary": summary, "sessions": sessions})
-    shutil.rmtree(kept(plan), ignore_errors=True)
-    say(f"[mtpbench] done | {path}" + _verdict(summary, path))
+    results.write(path, result)
+    shutil.rmtree(kept(plan, 0).parent, ignore_errors=True)
+    again = f"{'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
+    say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID, kept out of the answers: {again}"))
 
 
-def _verdict(summary: dict, path: Path) -> str:
-    if summary["valid"]:
-        return ""
-    return f" | INVALID, kept out of the answers: {'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
+def kept(plan: dict, index: int) -> Path:
+    """Where a finished session of a plan lies until its result holds it."""
+    return SESSIONS / plan["fingerprint"][:16] / f"{index}.json"
 
 
-def kept(plan: dict) -> Path:
-    """The folder of a plan's finished sessions, `{index}.json` each, until its result holds them."""
-    return SESSIONS / plan["fingerprint"][:16]
+def keep(plan: dict, index: int, reply: dict, began: float) -> dict:
+    """Keep the session of a reply that was waited for since `began` (time.monotonic), and return its record."""
+    session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3)}
+    results.write_text(kept(plan, index), results.text_of(session))
+    return session
+
+
+def request_of(plan: dict, index: int) -> dict:
+    """The request for one session of a plan, without `paths`."""
+    return {"nonce": secrets.token_hex(16), "session": index, **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")}}
 
 
 def _session(plan: dict, index: int, say) -> dict:
     """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
-    path = kept(plan) / f"{index}.json"
-    if path.exists():
+    if kept(plan, index).exists():
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
-        return json.loads(path.read_text())
-    request = {
-        "nonce": secrets.token_hex(16),
-        "session": index,
-        **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")},
-    }
-    started = time.monotonic()
-    reply = backends.run_session(request, plan["how"], say)
+        return json.loads(kept(plan, index).read_text())
+    began = time.monotonic()
+    reply = backends.run_session(request_of(plan, index), plan["how"], say)
     if reply.get("status") == "error":
         error = reply["error"]
         for line in error.get("tail", "").splitlines():
             say(f"  {line}")
         raise UserError(f"{plan['cell']}: {error['kind']} error: {error['message']}")
-    session = {**reply["session"], "client_seconds": round(time.monotonic() - started, 3)}
-    results.write_text(path, results.text_of(session))
-    return session
-
-
-def _answers(path: Path, fingerprint: str) -> bool:
-    """Whether a valid result that answers this fingerprint lies at `path`. An invalid one may be measured again."""
-    if results.recorded(path) != fingerprint:
-        return False
-    try:
-        return results.read(path)["summary"]["valid"]
-    except UserError:
-        return False
+    return keep(plan, index, reply, began)
 
 
 def _archive(path: Path) -> None:
@@ -128,26 +122,6 @@ def commit() -> dict:
 
     changed = git("status", "--porcelain", "--", "scripts", "config", "prompts", "envs", "models")
     return {"commit": git("rev-parse", "HEAD"), "uncommitted_changes": None if changed is None else bool(changed)}
-
-
-def _provenance(plan: dict) -> dict:
-    return {
-        **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
-        "measuring_code": ledger.measuring_digest(),
-        "backend": plan["how"]["backend"],
-        "client": {"python": platform.python_version(), "system": platform.system()},
-    }
-
-
-def _speaker(cell: str, log):
-    """Progress, one line at a time: everything to the cell's log, the project's own lines to the terminal too."""
-
-    def say(line: str) -> None:
-        print(line, file=log, flush=True)
-        if line.startswith("[mtpbench]"):
-            print(f"{cell}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
-
-    return say
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ result.json, so a sitting that is cut off loses nothing that was finished, and t
 
 import argparse
 import json
-import secrets
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +39,8 @@ def main() -> None:
         else:
             plans = json.loads(arguments.plans.read_text())
             with backends.terminable():
-                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, _say)
+                say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say)
     except UserError as error:
         sys.exit(f"error: {error}")
 
@@ -67,11 +68,10 @@ def run(plans: list[dict], deadline: float, sittings: int, say) -> None:
 
 def _alike(plans: list[dict]) -> list[list[dict]]:
     """The plans in groups that one process can measure on shared engines."""
-    groups: dict[str, list[dict]] = {}
+    groups = defaultdict(list)
     for plan in plans:
         spec = plan["spec"]
-        key = results.canonical([spec["device"], spec["engine"], spec["model"]["target"], spec["model"]["dtype"]])
-        groups.setdefault(key, []).append(plan)
+        groups[results.canonical([spec["device"], spec["engine"], spec["model"]["target"], spec["model"]["dtype"]])].append(plan)
     return list(groups.values())
 
 
@@ -79,20 +79,16 @@ def _measured(group: list[dict], deadline: float, say) -> Iterator[dict]:
     """Measure and keep the next session of each plan of a group; yields each plan whose session succeeded."""
     if time.monotonic() > deadline:
         return say(f"[mtpbench] time is up | {len(group)} sessions not begun")
-    requests = [
-        {"nonce": secrets.token_hex(16), "session": _lacking(plan)[0], **{key: plan[key] for key in ("cell", "fingerprint", "spec", "prompts")}}
-        for plan in group
-    ]
+    requests = [measure.request_of(plan, _lacking(plan)[0]) for plan in group]
     began = time.monotonic()
     replies = local.run_together(requests, group[0]["how"], say)
     for number, (plan, request, reply) in enumerate(zip(group, requests, replies), start=1):
-        reply, seconds = backends.checked(request, reply), round(time.monotonic() - began, 3)
-        if reply["status"] == "ok":
-            results.write_text(measure.kept(plan) / f"{request['session']}.json", results.text_of({**reply["session"], "client_seconds": seconds}))
+        if backends.checked(request, reply)["status"] == "ok":
+            measure.keep(plan, request["session"], reply, began)
             yield plan
         else:
             say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
-        say(f"[mtpbench] {number} of {len(group)} | {plan['cell']} session {request['session']} | {seconds:.0f} s")
+        say(f"[mtpbench] {number} of {len(group)} | {plan['cell']} session {request['session']} | {time.monotonic() - began:.0f} s")
         if time.monotonic() > deadline:
             return say(f"[mtpbench] time is up | {len(group) - number} sessions left out")
         began = time.monotonic()
@@ -102,12 +98,7 @@ def _lacking(plan: dict) -> list[int]:
     """The sessions that a plan still needs: none once its result is there."""
     if results.recorded(results.path_of(plan["cell"])) == plan["fingerprint"]:
         return []
-    wanted = range(plan["spec"]["protocol"]["sessions"])
-    return [index for index in wanted if not (measure.kept(plan) / f"{index}.json").exists()]
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return [index for index in range(plan["spec"]["protocol"]["sessions"]) if not measure.kept(plan, index).exists()]
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ def test_a_figure_that_leads_nowhere(root):
 
 
 def test_the_command_says_one_line_and_fails(root):
-    script = Path(__file__).parents[1] / "scripts/audit.py"
-    run = lambda: subprocess.run([sys.executable, script], cwd=root, capture_output=True, text=True)  # noqa: E731
+    script = Path(__file__).parents[1] / "scripts/tools.py"
+    run = lambda: subprocess.run([sys.executable, script, "audit"], cwd=root, capture_output=True, text=True)  # noqa: E731
     good = run()
     assert (good.returncode, good.stdout) == (0, "audit: 2 results, 4 rows, 7 figures follow from the records\n")
     edit(root, CELLS[1], lambda made: made["summary"].update(valid=False))

@@ -18,7 +18,7 @@ from modal import exception
 from mtpbench import backends, config, spec, weights
 from mtpbench.backends import InfrastructureError, Terminated, container
 from mtpbench.backends import modal as adapter
-from mtpbench.backends.explained import explained
+from mtpbench.backends.modal import explained
 from mtpbench.errors import UserError
 
 ROOT = Path(__file__).parents[1]

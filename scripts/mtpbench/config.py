@@ -5,6 +5,7 @@ Every mistake is a UserError of one line that names the key, its place and the n
 
 import copy
 import difflib
+import itertools
 from pathlib import Path
 
 import yaml
@@ -32,7 +33,7 @@ def read_yaml(path: Path):
         raise UserError(f"{path}: no such file; run from the project's folder, or restore it with git") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        place = f"{path}:{mark.line + 1}" if mark else path
         raise UserError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
 
 
@@ -57,14 +58,8 @@ def validate(config: dict, name: str = str(DEFAULT)) -> dict:
 def cells(config: dict) -> list[str]:
     """The cells of the configured matrix, then the extra ones, in the order of the configuration."""
     matrix = config["matrix"]
-    product = [
-        f"{gpu}_{engine}_{prompts}_{mode}"
-        for gpu in matrix["gpus"]
-        for engine in matrix["engines"]
-        for prompts in matrix["prompts"]
-        for mode in matrix["modes"]
-    ]
-    return list(dict.fromkeys(product + matrix["extra"]))
+    product = map("_".join, itertools.product(*(matrix[axis] for axis in AXES)))
+    return list(dict.fromkeys([*product, *matrix["extra"]]))
 
 
 def parts(cell: str, config: dict) -> dict:
@@ -79,18 +74,13 @@ def parts(cell: str, config: dict) -> dict:
 
 
 def _check_references(config: dict, name: str) -> None:
-    for axis in AXES:
-        for entry in config["matrix"][axis]:
-            if entry not in config[axis]:
-                raise UserError(f"{name}: matrix.{axis}: no {axis}.{entry}; {nearest(entry, config[axis])}")
-    for gpu, entry in config["gpus"].items():
-        if entry["model"] not in config["models"]:
-            raise UserError(
-                f"{name}: gpus.{gpu}.model: no models.{entry['model']}; {nearest(entry['model'], config['models'])}"
-            )
-        for engine in entry["engines"]:
-            if engine not in config["engines"]:
-                raise UserError(f"{name}: gpus.{gpu}.engines: no engines.{engine}; {nearest(engine, config['engines'])}")
+    references = [(f"matrix.{axis}", axis, entry) for axis in AXES for entry in config["matrix"][axis]]
+    for gpu, settings in config["gpus"].items():
+        references.append((f"gpus.{gpu}.model", "models", settings["model"]))
+        references += [(f"gpus.{gpu}.engines", "engines", engine) for engine in settings["engines"]]
+    for place, axis, entry in references:
+        if entry not in config[axis]:
+            raise UserError(f"{name}: {place}: no {axis}.{entry}; {nearest(entry, config[axis])}")
     rounds = config["protocol"]["rounds"]
     if rounds["min"] > rounds["max"]:
         raise UserError(f"{name}: protocol.rounds: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
@@ -119,15 +109,13 @@ def _one_line(error) -> str:
     """A schema error in words: where it is, what is wrong, what would be right."""
     place = ".".join(map(str, error.absolute_path)) or "top level"
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = set(error.schema.get("properties", {}))
-        patterns = error.schema.get("patternProperties", {})
-        unknown = sorted(set(map(str, error.instance)) - known)
-        if patterns:
-            return f"{place}: '{unknown[0]}' is not a valid name: use a-z, 0-9 and '-'"
-        return f"{place}: unknown key '{unknown[0]}'; {nearest(unknown[0], known)}"
+        known = error.schema.get("properties", {})
+        unknown = min(set(map(str, error.instance)) - set(known))
+        if "patternProperties" in error.schema:
+            return f"{place}: '{unknown}' is not a valid name: use a-z, 0-9 and '-'"
+        return f"{place}: unknown key '{unknown}'; {nearest(unknown, known)}"
     if error.validator == "enum":
         return f"{place}: '{error.instance}' is not valid; {nearest(str(error.instance), map(str, error.validator_value))}"
     if error.validator in ("oneOf", "anyOf"):
-        wanted = error.schema.get("description", "one of its documented forms")
-        return f"{place}: {error.instance!r} is not {wanted}"
+        return f"{place}: {error.instance!r} is not {error.schema.get('description', 'one of its documented forms')}"
     return f"{place}: {error.message}"

@@ -1,7 +1,9 @@
 """What the cells that are missing or stale would cost, before anything is spent. Needs no token and no network."""
 
-from dataclasses import dataclass
+import contextlib
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from mtpbench import config as configuration
 from mtpbench import results, spec, weights
@@ -10,8 +12,7 @@ from mtpbench.errors import UserError
 ARMS = 2
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """One cell: what it would take. minutes and usd are (least, most), None where nothing is known to tell them from."""
 
     cell: str
@@ -54,56 +55,40 @@ def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
     if minutes:
         minutes = tuple(each * protocol["sessions"] for each in minutes)
     price = usd_per_hour(gpu, config["modal"])
-    if price == 0:
-        usd = (0.0, 0.0)
-    else:
-        usd = tuple(each / 60 * price for each in minutes) if minutes and price is not None else None
+    known = price is not None and (minutes or price == 0)
+    usd = tuple(each / 60 * price for each in minutes or (0.0, 0.0)) if known else None
     return Cost(cell, state, protocol["sessions"], minutes, usd, basis, _warning(names, minutes, protocol, config))
 
 
 def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
     """Minutes a session as its last result took, else as the cells of the same GPU and engine did, and where from."""
     kin = "_".join(cell.split("_")[:2])
-    for paths, basis in (
-        ([path for path in results.existing(root) if path.parent.name == cell], "its last result"),
-        ([path for path in results.existing(root) if path.parent.name.startswith(f"{kin}_")], f"results of {kin}"),
-    ):
-        seconds = [_seconds(session) for path in paths for session in _sessions(path)]
+    for cells, basis in ((cell, "its last result"), (f"{kin}_*", f"results of {kin}")):
+        seconds = []
+        for path in results.existing(root, cells):
+            with contextlib.suppress(UserError):  # a damaged file tells nothing; `snakemake audit` names it
+                sessions = results.read(path)["sessions"]
+                seconds += [session.get("where", {}).get("container_s") or session["seconds"]["total"] for session in sessions]
         if seconds:
             return (min(seconds) / 60, max(seconds) / 60), basis
     return None
-
-
-def _sessions(path: Path) -> list[dict]:
-    try:
-        return results.read(path)["sessions"]
-    except UserError:  # a damaged file tells nothing; `snakemake audit` names it
-        return []
-
-
-def _seconds(session: dict) -> float:
-    return session.get("where", {}).get("container_s") or session["seconds"]["total"]
 
 
 def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tuple[tuple[float, float] | None, str]:
     """Minutes a session by the configured rates: both arms, the fewest and the most rounds, warm-up included."""
     if not estimate or implementation not in estimate:
         return None, "no estimate configured"
-    seconds_a_wave = protocol["output_tokens"] / estimate[implementation]
-
-    def minutes(rounds: int) -> float:
-        waves = sum(protocol["warmup"] + rounds * -(-protocol["prompts"] // load) for load in protocol["concurrency"])
-        return estimate["start_minutes"] + ARMS * waves * seconds_a_wave / 60
-
-    return (minutes(protocol["rounds"]["min"]), minutes(protocol["rounds"]["max"])), "the configured estimate"
+    a_round = sum(math.ceil(protocol["prompts"] / load) for load in protocol["concurrency"])  # in waves
+    waves = (len(protocol["concurrency"]) * protocol["warmup"] + protocol["rounds"][end] * a_round for end in ("min", "max"))
+    minutes_a_wave = protocol["output_tokens"] / estimate[implementation] / 60
+    return tuple(estimate["start_minutes"] + ARMS * count * minutes_a_wave for count in waves), "the configured estimate"
 
 
 def _warning(names: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
-    model = {"name": gpu["model"], **config["models"][gpu["model"]]}
+    gpu = config["gpus"][names["gpu"]]
+    copies = weights.copies(config["engines"][names["engine"]]["implementation"], protocol["order"])
     try:
-        copies = weights.copies(engine["implementation"], protocol["order"])
-        weights.check_memory(names["gpu"], model, gpu.get("memory_gb"), copies)
+        weights.check_memory(names["gpu"], {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"), copies)
     except UserError as error:
         return str(error)
     limit = config["modal"]["run_s"] / 60

@@ -4,6 +4,7 @@ An environment lives in a folder named by the content of those files, is never c
 deleted at any time: the next run builds it again.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -15,15 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from mtpbench.errors import UserError
+from mtpbench.errors import UserError, one_line
 
 Say = Callable[[str], object]
 
+ENVIRONMENTS = Path(".envs")
 COMPLETE = "complete"  # written last: without it the folder is the rest of a build that did not finish
 LOG = "install.log"
 SAY_EVERY_S = 10.0
@@ -53,7 +54,7 @@ class EnvironmentFailed(UserError):
 
 def folder(name: str, requirements: list[Path], root: Path) -> Path:
     """The folder of an environment: its name holds a hash of the files' content and of the Python minor version."""
-    digest = hashlib.sha256(f"python{sys.version_info.major}.{sys.version_info.minor}".encode())
+    digest = hashlib.sha256("python{}.{}".format(*sys.version_info).encode())
     for path in requirements:
         try:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
@@ -62,7 +63,7 @@ def folder(name: str, requirements: list[Path], root: Path) -> Path:
     return Path(root).resolve() / f"{name}-{digest.hexdigest()[:12]}"
 
 
-def ensure(name: str, requirements: list[Path], root: Path, say: Say = print) -> Path:
+def ensure(name: str, requirements: list[Path], root: Path = ENVIRONMENTS, say: Say = print) -> Path:
     """The interpreter of the environment that holds exactly these requirements, which is built when it is missing.
 
     The files are installed in order, each with --no-deps: a lock names everything. A second process that wants the
@@ -77,9 +78,8 @@ def ensure(name: str, requirements: list[Path], root: Path, say: Say = print) ->
                 if not _complete(env):
                     _build(name, [Path(path) for path in requirements], env, say, lock)
         except OSError as error:
-            reason = error.strerror or str(error)
             cure = _remedy(f"Errno {error.errno}", "check that place, then run again")
-            raise EnvironmentFailed(f"environment {name}: {error.filename or env}: {reason}; {cure}") from error
+            raise EnvironmentFailed(f"environment {name}: {error.filename or env}: {error.strerror or error}; {cure}") from error
     return python
 
 
@@ -87,7 +87,7 @@ def _complete(env: Path) -> bool:
     return (env / COMPLETE).is_file() and (env / "bin" / "python").exists()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lock(name: str, env: Path, say: Say) -> Iterator[int]:
     """An exclusive lock, as a descriptor that pip inherits: a pip that outlives its killed parent still holds it."""
     lock = os.open(env.parent / f".{env.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -113,8 +113,7 @@ def _build(name: str, requirements: list[Path], env: Path, say: Say, lock: int) 
     env.mkdir()
     say(f"environment {name}: building {env} (once)")
     try:
-        venv = [sys.executable, "-m", "venv", "--without-pip", str(env)]
-        _run(name, "python -m venv", venv, env / LOG, lock)
+        _run(name, "python -m venv", [sys.executable, "-m", "venv", "--without-pip", str(env)], env / LOG, lock)
         for path in requirements:
             _install(name, path, env, say, lock, start)
         (_site(env) / BYTECODE[0]).write_text(BYTECODE[1])
@@ -126,20 +125,18 @@ def _build(name: str, requirements: list[Path], env: Path, say: Say, lock: int) 
 
 
 def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float) -> None:
-    log, site, total = env / LOG, _site(env), _count(path)
-    present, offset, spoken = _installed(site), log.stat().st_size, time.monotonic()
+    log, total, installed = env / LOG, _count(path), lambda: len(list(_site(env).glob("*.dist-info")))
+    present, offset, spoken = installed(), log.stat().st_size, time.monotonic()
     say(f"environment {name}: {path.name}: {total} package{'' if total == 1 else 's'}")
 
     def progress() -> None:
         nonlocal spoken
         if time.monotonic() - spoken < SAY_EVERY_S:
             return
-        spoken = time.monotonic()
-        text = _read(log, offset)
+        spoken, text = time.monotonic(), _read(log, offset)
+        phase, done = "downloading", len(re.findall(r"^(?:Collecting|Processing) ", text, re.MULTILINE))
         if "Installing collected packages" in text:
-            phase, done = "installing", _installed(site) - present
-        else:
-            phase, done = "downloading", len(re.findall(r"^(?:Collecting|Processing) ", text, re.MULTILINE))
+            phase, done = "installing", installed() - present
         say(f"environment {name}: {path.name}: {phase}, {min(done, total)} of {total}, {spoken - start:.0f} s")
 
     # The pip of this Python installs into the environment, which needs none of its own.
@@ -155,21 +152,12 @@ def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float
     return _run(name, what, command, log, lock, progress)
 
 
-def _run(
-    name: str, what: str, command: list[str], log: Path, lock: int, progress: Callable[[], None] = lambda: None
-) -> None:
-    environ = {key: value for key, value in os.environ.items() if key not in FOREIGN}
-    environ["PYTHONUNBUFFERED"] = "1"
+def _run(name: str, what: str, command: list[str], log: Path, lock: int, progress: Callable[[], object] = lambda: None) -> None:
+    environ = {key: value for key, value in os.environ.items() if key not in FOREIGN} | {"PYTHONUNBUFFERED": "1"}
     with log.open("ab") as out:
         offset = out.tell()
         child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environ,
-            pass_fds=[lock],
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environ, pass_fds=[lock], start_new_session=True
         )
         try:
             while child.poll() is None:
@@ -182,45 +170,30 @@ def _run(
     if child.returncode:
         text = _read(log, offset)
         cure = _remedy(text, "the log says more")
-        raise EnvironmentFailed(f"environment {name}: {what}: {_reason(text, child.returncode)}; {cure} (log: {log})")
+        # pip's last error, or its last line
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit status {child.returncode}"]
+        reason = ([line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")] or lines)[-1]
+        raise EnvironmentFailed(f"environment {name}: {what}: {one_line(reason)}; {cure} (log: {log})")
 
 
 def _remedy(text: str, otherwise: str) -> str:
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text)), otherwise)
 
 
-def _reason(text: str, code: int) -> str:
-    """pip's last error, or its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    reason = (errors or lines or [f"exit status {code}"])[-1]
-    return reason if len(reason) <= 300 else f"{reason[:297]}..."
-
-
 def _read(log: Path, offset: int) -> str:
-    with log.open("rb") as file:
-        file.seek(offset)
-        return file.read().decode("utf-8", "replace")
+    return log.read_bytes()[offset:].decode("utf-8", "replace")
 
 
 def _site(env: Path) -> Path:
     return next(env.glob("lib/python*/site-packages"))
 
 
-def _installed(site: Path) -> int:
-    return sum(entry.name.endswith(".dist-info") for entry in os.scandir(site))
-
-
 def _count(path: Path) -> int:
     """How many packages of a requirement file this Python takes."""
     count = 0
     for line in path.read_text().replace("\\\n", " ").splitlines():
-        text = re.split(r"(?:^|\s)(?:#|--)", line, maxsplit=1)[0].strip()
-        if not text or text.startswith("-"):
-            continue
-        try:
+        text = re.split(r"(?:^|\s)(?:#|-)", line, maxsplit=1)[0].strip()
+        with contextlib.suppress(InvalidRequirement):  # nothing, or a path or an address, which a lock does not hold
             marker = Requirement(text).marker
-        except InvalidRequirement:  # a path or an address: pip judges it
-            marker = None
-        count += marker is None or marker.evaluate()
+            count += marker is None or marker.evaluate()
     return count

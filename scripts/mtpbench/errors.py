@@ -1,4 +1,4 @@
-"""The one exception that a user's mistake becomes."""
+"""The one exception that a user's mistake becomes, and the one line that it is."""
 
 
 class UserError(Exception):
@@ -6,3 +6,9 @@ class UserError(Exception):
 
     Scripts print it to stderr and exit with status 1; it never shows a traceback.
     """
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """What others say, as one line of at most so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most - 3]}..."

@@ -36,9 +36,9 @@ def path_of(cell: str, root: Path = Path(".")) -> Path:
     return root / RUNS / cell / "result.json"
 
 
-def existing(root: Path = Path(".")) -> list[Path]:
-    """Every result under `root`, sorted by cell."""
-    return sorted((root / RUNS).glob("*/result.json"))
+def existing(root: Path = Path("."), cells: str = "*") -> list[Path]:
+    """Every result under `root`, sorted by cell; `cells`: of those that fit this pattern."""
+    return sorted((root / RUNS).glob(f"{cells}/result.json"))
 
 
 def recorded(path: Path) -> str | None:

@@ -82,10 +82,8 @@ def _unread_norms(config: dict, dtype) -> dict:
         return {}
     first = config["num_hidden_layers"] - config["num_kv_shared_layers"]
     width = {"sliding_attention": config["head_dim"], "full_attention": config["global_head_dim"]}
-    return {
-        f"model.layers.{layer}.self_attn.k_norm.weight": torch.ones(width[kind], dtype=dtype)
-        for layer, kind in list(enumerate(config["layer_types"]))[first:]
-    }
+    norms = enumerate(config["layer_types"][first:], start=first)
+    return {f"model.layers.{layer}.self_attn.k_norm.weight": torch.ones(width[kind], dtype=dtype) for layer, kind in norms}
 
 
 if __name__ == "__main__":

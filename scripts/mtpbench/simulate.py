@@ -95,8 +95,7 @@ def result(
     rng = np.random.default_rng(seed)
     gpu, engine, prompt_set, mode = cell.split("_")
     kind, name, memory = DEVICES[gpu]
-    method = {"baseline": "none"}.get(mode, mode)
-    speculative = method != "none"
+    speculative = mode != "baseline"
     names = [f"{prompt_set}-{number + 1:02d}" for number in range(prompts)]
     steps = accepted(truth, prompts, tokens, rng) if speculative else [np.zeros(tokens - 1, int)] * prompts
     asked = [
@@ -108,7 +107,7 @@ def result(
         "measurement_version": 1, "device": {"kind": kind, "name": name},
         "engine": {"implementation": "vllm" if engine.startswith("vllm") else "transformers", "requirements": {}, "options": {}},
         "model": {"target": {"sha256": "0" * 64}, "drafter": {"sha256": "1" * 64}, "dtype": "float32" if kind == "cpu" else "bfloat16"},
-        "mode": {"method": method, **({"num_speculative_tokens": truth.gamma} if speculative else {})},
+        "mode": {"method": mode, "num_speculative_tokens": truth.gamma} if speculative else {"method": "none"},
         "prompts": {id_: results.digest(id_) for id_ in names},
         "protocol": {"output_tokens": tokens, "ignore_eos": True, "warmup": 2, "sessions": sessions, "concurrency": list(concurrency),
                      "rounds": {"min": rounds, "max": rounds, "half_width": None}, "order": "interleaved"},
@@ -119,10 +118,8 @@ def result(
         "schema_version": results.SCHEMA_VERSION, "cell": cell, "fingerprint": results.digest(spec), "spec": spec,
         "created_at": "2026-11-30T12:00:00Z", "provenance": {"measuring_code": "0" * 64, "simulated": True, "seed": seed},
     }  # fmt: skip
-    made = [
-        _session(index, spec, asked, [load[index] for load in by_load], memory, model or (SMALL if kind == "cpu" else MODEL))
-        for index in range(sessions)
-    ]
+    model = model or (SMALL if kind == "cpu" else MODEL)
+    made = [_session(index, spec, asked, [load[index] for load in by_load], memory, model) for index in range(sessions)]
     return results.seal({**body, "summary": aggregate.recompute({**body, "sessions": made}), "sessions": made})
 
 
@@ -144,9 +141,7 @@ def _session(index: int, spec: dict, asked: list[dict], loads: list[np.ndarray],
                     totals[arm] = {key: count + sum(record["counters"][key] for record in made) for key, count in totals[arm].items()}
                 requests += made
                 now = max(record["times"][-1] for record in made) + PAUSE
-        windows += [
-            {"arm": arm, "concurrency": concurrency, "open": opened[arm], "close": {"t": now, "counters": totals[arm]}} for arm in totals
-        ]
+        windows += [{"arm": arm, "concurrency": concurrency, "open": opened[arm], "close": {"t": now, "counters": totals[arm]}} for arm in totals]
     for record in requests:
         if record["concurrency"] > 1:  # an engine's counters do not tell requests apart
             record["counters"] = None
@@ -159,7 +154,10 @@ def _session(index: int, spec: dict, asked: list[dict], loads: list[np.ndarray],
         "settings": {}, "model": dict(model), "categories": {each["prompt"]: each["category"] for each in asked},
         "arms": {arm: {"load_s": 1.5, "memory": {"peak_bytes": memory // 4, "reason": None}} for arm in ("control", "test")},
         "windows": windows, "requests": requests, "losslessness": [],
-        "telemetry": _telemetry(now) if on_gpu else {"reason": "no NVML: the device is a CPU"},
+        "telemetry": {
+            "fields": ["t", "sm_mhz", "temperature_c", "power_w", "throttle", "energy_j"],
+            "rows": [[t, 1980, 55, 400.0, 0, 400.0 * t] for t in np.arange(0.0, now + 0.5, 0.25).tolist()],
+        } if on_gpu else {"reason": "no NVML: the device is a CPU"},
         "peaks": {"copy_gb_s": 4000.0 if on_gpu else 20.0, "matmul_tflops": 600.0 if on_gpu else 0.1, "dtype": spec["model"]["dtype"]},
     }  # fmt: skip
 
@@ -179,9 +177,3 @@ def _record(spec, arm: str, concurrency: int, wave: int, repeat: int, submit: fl
         "accepted": decided if tells or (drafts and concurrency == 1) else None,
         "counters": {"drafts": len(decided), "drafted": gamma * len(decided), "accepted": sum(decided)} if drafts else None,
     }  # fmt: skip
-
-
-def _telemetry(seconds: float) -> dict:
-    times = np.arange(0.0, seconds + 0.5, 0.25)
-    rows = [[float(t), 1980, 55, 400.0, 0, 400.0 * float(t)] for t in times]
-    return {"fields": ["t", "sm_mhz", "temperature_c", "power_w", "throttle", "energy_j"], "rows": rows}

@@ -7,14 +7,24 @@ import functools
 import hashlib
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
+from jsonschema import Draft202012Validator
+
 from mtpbench import config as configuration
-from mtpbench import ledger, results
+from mtpbench import ledger, results, weights
 from mtpbench.errors import UserError
 from mtpbench.measuring.device import cpu_name
 
 PLANS = Path("metrics/specs")
+PROMPT = Draft202012Validator({"properties": {
+    "id": {"type": "string"}, "category": {"type": "string"},
+    "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role", "content"], "properties": {
+        "role": {"enum": ["system", "user", "assistant"]}, "content": {"type": "string", "pattern": r"\S"},
+    }}},
+}})  # fmt: skip
+_cpu = functools.cache(cpu_name)
 
 
 class Specs:
@@ -31,7 +41,7 @@ class Specs:
         names = configuration.parts(cell, self.config)
         gpu, engine = self.config["gpus"][names["gpu"]], self._engine(names["gpu"], names["engine"])
         mode, model = self.config["modes"][names["mode"]], self.config["models"][gpu["model"]]
-        weights = {part: self._weights(gpu["model"], part) for part in (("target", "drafter") if mode["method"] == "mtp" else ("target",))}
+        used = weights.PARTS if mode["method"] == "mtp" else ("target",)
         return {
             "measurement_version": ledger.measurement_version(),
             "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
@@ -40,7 +50,7 @@ class Specs:
                 "requirements": {Path(file).name: self._requirements(file) for file in self._requirement_files(names)},
                 "options": engine["options"],
             },
-            "model": {**weights, "dtype": model["dtype"]},
+            "model": {**{part: self._weights(gpu["model"], part) for part in used}, "dtype": model["dtype"]},
             "mode": mode,
             "prompts": {prompt["id"]: digest for prompt, digest in self._prompts(names)},
             "protocol": {key: value for key, value in engine["protocol"].items() if key != "prompts"},
@@ -55,7 +65,7 @@ class Specs:
         """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
         names = configuration.parts(cell, self.config)
         gpu = self.config["gpus"][names["gpu"]]
-        settings = {**gpu, **self._engine(names["gpu"], names["engine"])}
+        settings = gpu | self._engine(names["gpu"], names["engine"])
         return {
             "fingerprint": self.fingerprint(cell),
             "cell": cell,
@@ -79,7 +89,8 @@ class Specs:
         """
         path = self.root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
         state = self.state(cell)
-        if state != "fresh" or _planned(path) != self.fingerprint(cell):
+        head = path.open().read(100) if path.exists() else ""
+        if state != "fresh" or not head.startswith(f'{{"fingerprint": "{self.fingerprint(cell)}"'):
             plan = self.plan(cell) | ({"planned": time.time()} if state == "stale" else {})
             results.update_text(path, json.dumps(plan, ensure_ascii=False, allow_nan=False))
         return path, state == "fresh"
@@ -98,10 +109,8 @@ class Specs:
         state is 'fresh', 'missing', 'stale' (`differences` says from what) or 'foreign' (a result of a cell that the
         configuration does not know). Nothing is run and nothing is written.
         """
-        matrix = dict.fromkeys(configuration.cells(self.config))
-        measured = [path.parent.name for path in results.existing(self.root)]
-        found = {}
-        for cell in {**matrix, **dict.fromkeys(measured)}:
+        matrix, found = dict.fromkeys(configuration.cells(self.config)), {}
+        for cell in matrix | dict.fromkeys(path.parent.name for path in results.existing(self.root)):
             entry = found[cell] = {"state": "foreign", "in_matrix": cell in matrix, "differences": []}
             try:
                 configuration.parts(cell, self.config)
@@ -109,15 +118,11 @@ class Specs:
                 continue
             entry["state"] = self.state(cell)
             if entry["state"] == "stale":
-                entry["differences"] = self._since(cell)
+                try:
+                    entry["differences"] = differences(results.read(results.path_of(cell, self.root))["spec"], self.resolve(cell))
+                except UserError as error:  # the result cannot be read
+                    entry["differences"] = [str(error)]
         return found
-
-    def _since(self, cell: str) -> list[str]:
-        """What changed since the cell's result; the reason instead where that result cannot be read."""
-        try:
-            return differences(results.read(results.path_of(cell, self.root))["spec"], self.resolve(cell))
-        except UserError as error:
-            return [str(error)]
 
     @functools.cache
     def _engine(self, gpu: str, engine: str) -> dict:
@@ -133,16 +138,25 @@ class Specs:
 
     @functools.cache
     def _prompt_set(self, name: str) -> list[tuple[dict, str]]:
-        return _read_prompts(_present(self.root / self.config["prompts"][name], f"prompts.{name}"))
+        path = _present(self.root / self.config["prompts"][name], f"prompts.{name}")
+        try:
+            lines = path.read_text(encoding="utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+        found = [_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+        if not found:
+            raise UserError(f"{path}: an empty prompt file; it needs one JSON object a line with id, category and messages")
+        first, count = Counter(prompt["id"] for prompt, _ in found).most_common(1)[0]
+        if count > 1:
+            raise UserError(f"{path}: the id '{first}' stands twice; ids must be unique in a set")
+        return found
 
     def _requirement_files(self, names: dict) -> list[str]:
         kind = self.config["gpus"][names["gpu"]]["device"]
         requirements = self._engine(names["gpu"], names["engine"])["requirements"]
         if kind not in requirements:
-            raise UserError(
-                f"engines.{names['engine']}.requirements: no entry '{kind}', which gpus.{names['gpu']} needs; "
-                f"it has: {', '.join(requirements)}"
-            )
+            needed = f"no entry '{kind}', which gpus.{names['gpu']} needs; it has: {', '.join(requirements)}"
+            raise UserError(f"engines.{names['engine']}.requirements: {needed}")
         return requirements[kind]
 
     @functools.cache
@@ -165,11 +179,7 @@ class Specs:
                 raise UserError(f"{where}: {folder}: no config.json with *.safetensors beside it; restore it with git or correct config/config.yaml")
             return {"sha256": _digest_of(files)}
         if "repo" in entry:
-            if entry["revision"] is None:
-                raise UserError(
-                    f"{where}: no revision of {entry['repo']} is pinned; put the full 40 hex digits of the commit you want "
-                    f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
-                )
+            weights.check_pinned({where: entry})
             return {"repo": entry["repo"], "revision": entry["revision"]}
         shape = _present(self.root / entry["shape"], where)
         return {"shape": shape.stem, "seed": entry["seed"], "sha256": _digest_of([shape])}
@@ -177,11 +187,13 @@ class Specs:
 
 def differences(old: dict, new: dict) -> list[str]:
     """What changed between two specs, one line each: `mode.num_speculative_tokens 4 -> 3`, `prompts: 2 changed`."""
-    lines = []
-    if old.get("prompts") != new.get("prompts"):
-        lines.append(_prompt_difference(old.get("prompts", {}), new.get("prompts", {})))
-    without = [{key: value for key, value in spec.items() if key != "prompts"} for spec in (old, new)]
-    return lines + _tree_differences(*without)
+    lines, (before, after) = [], (spec.get("prompts", {}) for spec in (old, new))
+    if before != after:
+        changed = sum(before[name] != after[name] for name in before.keys() & after.keys())
+        counts = {"changed": changed, "added": len(after.keys() - before.keys()), "removed": len(before.keys() - after.keys())}
+        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        lines.append(f"prompts: {said or 'order changed'}")
+    return lines + _tree_differences({**old, "prompts": None}, {**new, "prompts": None})
 
 
 def merged(*layers: dict) -> dict:
@@ -189,8 +201,7 @@ def merged(*layers: dict) -> dict:
     out: dict = {}
     for layer in layers:
         for key, value in layer.items():
-            both = isinstance(value, dict) and isinstance(out.get(key), dict)
-            out[key] = merged(out[key], value) if both else value
+            out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
     return out
 
 
@@ -202,11 +213,6 @@ def engine_on(names: dict, config: dict) -> dict:
     return merged(engine, here, {"protocol": protocol})
 
 
-@functools.cache
-def _cpu() -> str:
-    return cpu_name()
-
-
 def _present(path: Path, where: str) -> Path:
     if not path.is_file():
         raise UserError(f"{where}: {path}: no such file; correct config/config.yaml or restore it")
@@ -214,32 +220,11 @@ def _present(path: Path, where: str) -> Path:
 
 
 def _digest_of(files: list[Path]) -> str:
-    total = hashlib.sha256()
-    for path in files:
-        with open(path, "rb") as file:
-            total.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
+    text = "".join(f"{path.name} {weights.sha256_of(path)}\n" for path in files)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_prompts(path: Path) -> list[tuple[dict, str]]:
-    found = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            found.append(_prompt(line, f"{path}:{number}"))
-    if not found:
-        raise UserError(f"{path}: an empty prompt file; it needs one JSON object a line with id, category and messages")
-    identifiers = [prompt["id"] for prompt in found]
-    twice = next((name for name in identifiers if identifiers.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path}: the id '{twice}' stands twice; ids must be unique in a set")
-    return [(prompt, results.digest(prompt)) for prompt in found]
-
-
-def _prompt(line: str, place: str) -> dict:
+def _prompt(line: str, place: str) -> tuple[dict, str]:
     try:
         prompt = json.loads(line)
     except ValueError as error:
@@ -247,36 +232,12 @@ def _prompt(line: str, place: str) -> dict:
     if not isinstance(prompt, dict) or set(prompt) != {"id", "category", "messages"}:
         raise UserError(f"{place}: a prompt has exactly the keys id, category and messages")
     try:
-        results.digest(prompt)
+        digest = results.digest(prompt)
     except (ValueError, UnicodeEncodeError):
         raise UserError(f"{place}: text that is no valid Unicode, or a number that is no JSON; correct the line") from None
-    messages = prompt["messages"]
-    good = isinstance(messages, list) and messages and all(
-        isinstance(message, dict)
-        and message.get("role") in ("system", "user", "assistant")
-        and isinstance(message.get("content"), str)
-        and message["content"].strip()
-        for message in messages
-    )
-    if not (good and isinstance(prompt["id"], str) and isinstance(prompt["category"], str)):
+    if not PROMPT.is_valid(prompt):
         raise UserError(f"{place}: messages must be a list of {{role: system, user or assistant, content: some text}}")
-    return prompt
-
-
-def _planned(path: Path) -> str | None:
-    """The fingerprint at the head of a plan file, or None."""
-    try:
-        head = path.open().read(100)
-    except FileNotFoundError:
-        return None
-    return head.split('"')[3] if head.startswith('{"fingerprint": "') else None
-
-
-def _prompt_difference(old: dict, new: dict) -> str:
-    changed = sum(old[name] != new[name] for name in old.keys() & new.keys())
-    counts = {"changed": changed, "added": len(new.keys() - old.keys()), "removed": len(old.keys() - new.keys())}
-    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"prompts: {said or 'order changed'}"
+    return prompt, digest
 
 
 def _tree_differences(old, new, place: str = "") -> list[str]:

@@ -20,7 +20,7 @@ Finding = tuple[dict, float]
 
 def paired(tpots: np.ndarray, null: np.ndarray) -> Finding:
     """Both arms in each session, as this project measures."""
-    return _find(_ratios(tpots[:, 0], tpots[:, 1]), _ratios(null[:, 0], null[:, 1]))
+    return _find(_ratios(*tpots.swapaxes(0, 1)), _ratios(*null.swapaxes(0, 1)))
 
 
 def stopping(tpots: np.ndarray, null: np.ndarray, least: int = 2, half_width: float = 0.02) -> Finding:
@@ -28,7 +28,7 @@ def stopping(tpots: np.ndarray, null: np.ndarray, least: int = 2, half_width: fl
 
     def stopped(all_rounds: np.ndarray) -> list[dict]:
         for rounds in range(least, all_rounds.shape[-1] + 1):
-            tables = _ratios(all_rounds[:, 0, :, :rounds], all_rounds[:, 1, :, :rounds])
+            tables = _ratios(*all_rounds[..., :rounds].swapaxes(0, 1))
             if effect.speedup(*tables)["half_width"] <= half_width:
                 break
         return tables

@@ -30,7 +30,7 @@ def check_pinned(parts: dict) -> None:
     for part, entry in parts.items():
         if entry["revision"] is None:
             raise UserError(
-                f"{part} {entry['repo']}: no revision is pinned; put the 40 hex digits of the commit you want "
+                f"{part}: {entry['repo']}: no revision is pinned; put the 40 hex digits of the commit you want "
                 f"(https://huggingface.co/{entry['repo']}/commits/main) into config/config.yaml"
             )
 
@@ -64,20 +64,11 @@ def fetch_on_modal(parts: dict, settings: dict, say) -> dict:
     from mtpbench.backends import container
     from mtpbench.backends import modal as adapter
 
-    app = modal.App("mtpbench-weights", tags={"project": "mtpbench"})
-    named = [modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"])] if settings["secret"] else []
-    function = app.function(
-        image=adapter.engine_image([LOCK], {}),
-        secrets=named,
+    app, function = adapter.app_of(
+        "mtpbench-weights", container.download, image=adapter.engine_image([LOCK], {}), cpu=2, memory=4096, timeout=settings["run_s"],
+        secrets=[modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"])] if settings["secret"] else [],
         volumes={MOUNT: modal.Volume.from_name(settings["volume"], create_if_missing=True)},
-        cpu=2,
-        memory=4096,
-        timeout=settings["run_s"],
-        retries=0,
-        max_containers=1,
-        single_use_containers=True,
-        include_source=False,
-    )(container.download)
+    )  # fmt: skip
     found, _ = adapter.call(app, function, (json.dumps(parts), settings["volume"]), settings, say)
     if "error" in found:
         raise UserError(found["error"])
@@ -97,9 +88,13 @@ def local_folder(repo: str, revision: str) -> Path:
 def listing(folder: Path) -> list[dict]:
     """The files of a checkpoint with sizes and SHA-256, the downloader's own notes left out."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.relative_to(folder).parts)
-    return [
-        {"name": str(path.relative_to(folder)), "bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
-    ]
+    return [{"name": str(path.relative_to(folder)), "bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files]
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (64 hex) of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def places(model: dict, parts: list[str]) -> tuple[dict, dict]:
@@ -132,10 +127,7 @@ def copies(implementation: str, order: str) -> int:
 def check_memory(where: str, model: dict, memory_gb: float | None, copies: int = 1) -> None:
     """Raises UserError where the pair cannot fit into the GPU's memory; silent where either is not known."""
     sizes = [size_of(model[part]) for part in PARTS]
-    if memory_gb is None or None in sizes:
-        return
-    needed = copies * sum(sizes) / 1e9 * HEADROOM + RESERVE_GB
-    if needed > memory_gb:
+    if memory_gb is not None and None not in sizes and (needed := copies * sum(sizes) / 1e9 * HEADROOM + RESERVE_GB) > memory_gb:
         remedy = "choose a larger GPU or a smaller pair" + (", or `order: blocks`" if copies > 1 else "")
         raise UserError(
             f"{where}: {'two copies of ' * (copies > 1)}the pair {model['name']} need about {needed:.0f} GB with their working "
@@ -169,17 +161,12 @@ def _fetched(entry: dict, mount: str | None) -> list[dict]:
         raise UserError(f"{place}: {str(error).splitlines()[0]}; run again, finished files are kept") from None
     except OSError as error:
         raise UserError(f"{place}: {error.strerror or error}; finished files are kept") from None
-    here = {file["name"]: file for file in found}
+    here = {file["name"]: (file["bytes"], file["sha256"]) for file in found}
     for file in wanted:
-        seen = here.get(file.rfilename, {"bytes": None, "sha256": None})
-        if seen["bytes"] != file.size or (file.lfs and seen["sha256"] != file.lfs.sha256):
+        size, digest = here.get(file.rfilename, (None, None))
+        if size != file.size or (file.lfs and digest != file.lfs.sha256):
             raise UserError(f"{place}: {file.rfilename} came incomplete or damaged; delete it and run again")
     return found
 
 
 _TOKEN = "give a token that may read it: `hf auth login` here, the secret of `modal.secret` on Modal (docs/modal.md)"
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -43,13 +43,9 @@ def acceptance(records: Sequence[Mapping], counters: Mapping | None, gamma: int)
     without one cannot be told apart, and what cut steps had accepted. `joint[k]` is the share of drafts of which at least
     k + 1 ids were accepted, `conditional[k]` the same among those that had the first k accepted (None if there are none).
     """
-    steps = [decided(record) for record in records]
-    known = all(step is not None for step in steps)
-    told = all(record["offered"] is not None for record in records)
-    per_step = np.array([a for record, step in zip(records, steps) for a in (step if step is not None else _delivered(record))], dtype=int)
-    offered = np.array([offer for record in records for offer in record["offered"]], dtype=int) if told else None
-    drafts = int((offered > 0).sum()) if told else counters["drafts"] if counters else len(per_step)
-    drafted = int(offered.sum()) if told else counters["drafted"] if counters else None
+    known = all(decided(record) is not None for record in records)
+    per_step = np.array([a for record in records for a in _shown(record)], dtype=int)
+    drafts, drafted = _offered(records) or ((counters["drafts"], counters["drafted"]) if counters else (len(per_step), None))
     if not drafts:
         return None
     accepted = int(per_step.sum()) if known or counters is None else counters["accepted"]
@@ -70,14 +66,12 @@ def histogram(step_ids: np.ndarray) -> dict[str, int]:
 def disagreement(records: Sequence[Mapping], counters: Mapping | None, method: str, gamma: int) -> str | None:
     """The first thing in which records and counters of a speculative arm at one load contradict each other, or None."""
     for record in records:
-        found = _contradiction(record, method, gamma)
-        if found:
+        if found := _contradiction(record, method, gamma):
             return f"{record['prompt']}, repeat {record['repeat']}: {found}"
     if counters is None:
         return "no engine counters over the window"
-    steps = [decided(record) for record in records]
-    shown = sum(sum(step if step is not None else _delivered(record)) for record, step in zip(records, steps))
-    hidden = sum(gamma + 1 - record["counts"][-1] for record, step in zip(records, steps) if step is None)
+    shown = sum(sum(_shown(record)) for record in records)
+    hidden = sum(gamma + 1 - record["counts"][-1] for record in records if decided(record) is None)
     if not shown <= counters["accepted"] <= shown + hidden:
         could = f", of which cut steps can hide {hidden}" if hidden else ""
         return f"{shown} accepted by the records, {counters['accepted']} by the engine's counters{could}"
@@ -105,17 +99,22 @@ def _contradiction(record: Mapping, method: str, gamma: int) -> str | None:
 
 def _drafts(records: Sequence[Mapping], counters: Mapping, method: str) -> str | None:
     """Steps with a draft, by records and by counters; a method like prompt lookup has steps without one."""
-    if all(record["offered"] is not None for record in records):
-        offers = [offer for record in records for offer in record["offered"]]
-        seen, drafted = sum(offer > 0 for offer in offers), sum(offers)
-        if drafted != counters["drafted"]:
-            return f"{drafted} ids drafted by the records, {counters['drafted']} by the engine's counters"
-    else:
-        steps = sum(len(record["counts"][1:]) for record in records)
-        seen = steps if method == "mtp" else min(steps, counters["drafts"])
+    steps = sum(len(record["counts"][1:]) for record in records)
+    seen, drafted = _offered(records) or (steps if method == "mtp" else min(steps, counters["drafts"]), counters["drafted"])
+    if drafted != counters["drafted"]:
+        return f"{drafted} ids drafted by the records, {counters['drafted']} by the engine's counters"
     return None if seen == counters["drafts"] else f"{seen} steps with a draft by the records, {counters['drafts']} by the engine's counters"
 
 
-def _delivered(record: Mapping) -> list[int]:
-    """Drafts accepted as far as the delivered ids show."""
-    return [count - 1 for count in record["counts"][1:]]
+def _offered(records: Sequence[Mapping]) -> tuple[int, int] | None:
+    """Steps with a draft, and the ids offered in them; None where an engine does not tell per step."""
+    if any(record["offered"] is None for record in records):
+        return None
+    offers = [offer for record in records for offer in record["offered"]]
+    return sum(offer > 0 for offer in offers), sum(offers)
+
+
+def _shown(record: Mapping) -> list[int]:
+    """Drafts accepted in each step; where that cannot be known, as far as the delivered ids show."""
+    steps = decided(record)
+    return [count - 1 for count in record["counts"][1:]] if steps is None else steps

@@ -1,11 +1,12 @@
 """The summary of a result: every figure that is shown, as a pure function of the raw records."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mtpbench.analysis import acceptance, costmodel, effect, gates, hardware, losslessness
-from mtpbench.analysis.records import Batch, batch, busy, seconds
+from mtpbench.analysis.records import Batch, batch, busy, pairs, seconds, unequal
 
 ARMS = ("control", "test")
 
@@ -47,15 +48,20 @@ def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Ma
     gamma = spec["mode"].get("num_speculative_tokens")
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
     ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
-    equal = [effect.log_ratios(_equal_lengths(session["requests"]), concurrency, _e2e) for session in sessions]
+    e2e = lambda record: record["times"][-1] - record["submit"] if record["times"] else None  # noqa: E731
+    equal = [[record for pair in pairs(session["requests"]).values() if not unequal(pair) for record in pair] for session in sessions]
     load = {
         "concurrency": concurrency,
         "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak) for arm in ARMS},
         "speedup": effect.speedup(*ratios),
-        "e2e_speedup": effect.speedup(*equal),
+        "e2e_speedup": effect.speedup(*(effect.log_ratios(requests, concurrency, e2e) for requests in equal)),
         "prompts": _prompts(spec, sessions, batches, ratios, gamma),
-        "acceptance_by_category": _by_category(sessions, batches["test"], gamma) if gamma else None,
+        "acceptance_by_category": None,
     }
+    if gamma:
+        categories = sessions[0].get("categories", {})
+        by_category = _grouped(batches["test"].records, lambda record: categories.get(record["prompt"]))
+        load["acceptance_by_category"] = {name: _accepted(by_category[name], gamma) for name in sorted(by_category.keys() - {None})}
     return load | {"cost_model": costmodel.beside(load, batches["test"])}
 
 
@@ -97,10 +103,10 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
     grouped = {arm: _grouped(batches[arm].records, lambda record: record["prompt"]) for arm in ARMS}
     rows = []
     for prompt in spec["prompts"]:
-        of = {arm: grouped[arm].get(prompt, []) for arm in ARMS}
+        of = {arm: grouped[arm][prompt] for arm in ARMS}
         logs = [ratio for session in ratios for ratio in session.get(prompt, [])]
         tpots = {arm: [found for record in of[arm] if (found := effect.tpot(record)) is not None] for arm in ARMS}
-        accepted = acceptance.acceptance(of["test"], acceptance.of_requests(of["test"]), gamma) if gamma else None
+        accepted = _accepted(of["test"], gamma) if gamma else None
         rows.append({
             "prompt": prompt, "category": categories.get(prompt),
             **{f"{arm}_tpot_ms": 1e3 * float(np.mean(tpots[arm])) if tpots[arm] else None for arm in ARMS},
@@ -111,32 +117,13 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
     return rows
 
 
-def _by_category(sessions: Sequence[Mapping], test: Batch, gamma: int) -> dict[str, dict | None]:
-    categories = sessions[0].get("categories", {})
-    grouped = _grouped(test.records, lambda record: categories.get(record["prompt"]))
-    return {
-        name: acceptance.acceptance(records, acceptance.of_requests(records), gamma)
-        for name, records in sorted((item for item in grouped.items() if item[0] is not None))
-    }
+def _accepted(records: Sequence[Mapping], gamma: int) -> dict | None:
+    """Acceptance over some of an arm's requests."""
+    return acceptance.acceptance(records, acceptance.of_requests(records), gamma)
 
 
 def _grouped(records: Sequence[Mapping], key) -> dict:
-    found: dict = {}
+    found = defaultdict(list)
     for record in records:
-        found.setdefault(key(record), []).append(record)
+        found[key(record)].append(record)
     return found
-
-
-def _equal_lengths(requests: Sequence[Mapping]) -> list[Mapping]:
-    """The requests whose counterpart in the other arm brought as many ids."""
-    lengths = {_pair(record): len(record["ids"]) for record in requests if record["arm"] == "control"}
-    unequal = {_pair(record) for record in requests if lengths.get(_pair(record)) != len(record["ids"])}
-    return [record for record in requests if _pair(record) not in unequal]
-
-
-def _pair(record: Mapping) -> tuple:
-    return record["concurrency"], record["prompt"], record["repeat"]
-
-
-def _e2e(record: Mapping) -> float | None:
-    return record["times"][-1] - record["submit"] if record["times"] else None

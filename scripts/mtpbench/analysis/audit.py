@@ -8,7 +8,7 @@ import pandas as pd
 
 from mtpbench import results
 from mtpbench.analysis.aggregate import recompute
-from mtpbench.errors import UserError
+from mtpbench.errors import UserError, one_line
 from mtpbench.report import cells, figures
 
 TOLERANCE = 1e-9  # relative: numpy's exp and log may differ in the last bits from one processor to another
@@ -51,7 +51,7 @@ def difference(recorded, expected, pointer: str = "") -> str | None:
     else:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (recorded, expected))
         same = math.isclose(recorded, expected, rel_tol=TOLERANCE) if numbers else (type(recorded), recorded) == (type(expected), expected)
-        return None if same else f"{pointer} is {_short(recorded)} where the records give {_short(expected)}"
+        return None if same else f"{pointer} is {one_line(repr(recorded), 80)} where the records give {one_line(repr(expected), 80)}"
     return next((found for where, *pair in inner if (found := difference(*pair, where))), None)
 
 
@@ -61,8 +61,8 @@ def check_cells(root: Path) -> int:
     if not path.exists():
         return 0
     shown = pd.read_csv(path).to_dict("records")
-    frame = cells.frame(cells.load(root))
-    fresh = pd.read_csv(io.StringIO(frame.to_csv(index=False))).set_index([*KEYS]).to_dict("index")
+    text = cells.frame(cells.load(root)).to_csv(index=False)
+    fresh = pd.read_csv(io.StringIO(text)).set_index([*KEYS]).to_dict("index")
     for number, row in enumerate(shown, start=2):
         key = tuple(row.pop(name) for name in KEYS)
         if key not in fresh:
@@ -72,8 +72,3 @@ def check_cells(root: Path) -> int:
             if not (pd.isna(mine) and pd.isna(expected)) and (found := difference(mine, expected)):
                 raise UserError(f"{path}:{number}, column {column}{found}")
     return len(shown)
-
-
-def _short(value) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

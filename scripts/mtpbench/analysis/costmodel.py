@@ -59,4 +59,5 @@ def step_dependence(test: Batch) -> dict | None:
         return None
     fit = stats.linregress(ids, time)
     half = stats.t.ppf(0.975, len(ids) - 2) * fit.stderr
-    return {name: float(value / time.mean()) for name, value in (("share_per_id", fit.slope), ("low", fit.slope - half), ("high", fit.slope + half))}
+    found = {"share_per_id": fit.slope, "low": fit.slope - half, "high": fit.slope + half}
+    return {name: float(value / time.mean()) for name, value in found.items()}

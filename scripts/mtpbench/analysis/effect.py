@@ -26,10 +26,9 @@ def log_ratios(requests: Iterable[Mapping], concurrency: int, value=tpot) -> dic
         if record["concurrency"] == concurrency:
             arms[record["arm"]][record["prompt"], record["repeat"]] = value(record)
     ratios: dict[str, list[float]] = {}
-    for (prompt, repeat), control in arms["control"].items():
-        test = arms["test"].get((prompt, repeat))
-        if control and test:
-            ratios.setdefault(prompt, []).append(float(np.log(control / test)))
+    for pair, control in arms["control"].items():
+        if control and (test := arms["test"].get(pair)):
+            ratios.setdefault(pair[0], []).append(float(np.log(control / test)))
     return ratios
 
 
@@ -50,11 +49,12 @@ def speedup(*sessions: Mapping[str, Sequence[float]]) -> dict | None:
     if not prompts:
         return None
     table = np.array([[fmean(session[prompt]) for prompt in prompts] for session in sessions])
-    mean, per_prompt = table.mean(), table.mean(axis=0)
-    half = _half_width(table) if len(prompts) > 1 else None
-    bounds = (None, None, None) if half is None else tuple(map(float, (*np.exp([mean - half, mean + half]), np.expm1(half))))
+    mean, per_prompt, bounds = table.mean(), table.mean(axis=0), (None, None, None)
+    if len(prompts) > 1:
+        half = _half_width(table)
+        bounds = map(float, (*np.exp([mean - half, mean + half]), np.expm1(half)))
     return {
-        "ratio": float(np.exp(mean)), "low": bounds[0], "high": bounds[1], "half_width": bounds[2],
+        "ratio": float(np.exp(mean)), **dict(zip(("low", "high", "half_width"), bounds)),
         "prompts": len(prompts), "sessions": len(sessions),
         "sign_test_p": _sign_test(int((per_prompt > 0).sum()), int((per_prompt < 0).sum())),
     }
@@ -90,9 +90,7 @@ def noise_floor(null: Mapping | None) -> float | None:
     Where the null's own effect is larger than that, the machine favours one arm, and the floor is that effect.
     None where there is no null, or it has no interval.
     """
-    if null is None or null["half_width"] is None:
-        return None
-    return max(null["half_width"], _size(null))
+    return None if null is None or null["half_width"] is None else max(null["half_width"], _size(null))
 
 
 def verdict(speedup: Mapping | None, floor: float | None) -> dict:
@@ -100,15 +98,16 @@ def verdict(speedup: Mapping | None, floor: float | None) -> dict:
 
     `resolvable` is the smallest effect, as a share, that this cell could have shown; None if it could show none.
     """
+    found, resolvable, reason = "unresolved", None, None
     if speedup is None or speedup["half_width"] is None:
-        return {"verdict": "unresolved", "resolvable": None, "reason": "fewer than two prompts with a pair"}
-    if floor is None:
-        return {"verdict": "unresolved", "resolvable": None, "reason": "no null cell to give the noise floor"}
-    resolvable = max(speedup["half_width"], floor)
-    if _size(speedup) <= resolvable:
+        reason = "fewer than two prompts with a pair"
+    elif floor is None:
+        reason = "no null cell to give the noise floor"
+    elif _size(speedup) > (resolvable := max(speedup["half_width"], floor)):
+        found = "faster" if speedup["ratio"] > 1 else "slower"
+    else:
         reason = "the interval includes 1" if resolvable == speedup["half_width"] else "the effect is within the noise floor"
-        return {"verdict": "unresolved", "resolvable": resolvable, "reason": reason}
-    return {"verdict": "faster" if speedup["ratio"] > 1 else "slower", "resolvable": resolvable, "reason": None}
+    return {"verdict": found, "resolvable": resolvable, "reason": reason}
 
 
 def _size(speedup: Mapping) -> float:

@@ -5,13 +5,14 @@ apply, and `seen` then says why; `warning` is True where the cell is valid and i
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
 
 from mtpbench.analysis import acceptance, hardware, losslessness
+from mtpbench.analysis.records import pairs, unequal
 
 LONGEST_CYCLE = 8  # ids
 SHORTEST_JUDGED = 16  # ids; below that nothing is called a loop
@@ -19,7 +20,7 @@ DEGENERATE_SHARE = 0.1  # of the prompts
 # Times the later ones. A hiccup of the scheduler doubles one short prefill, but not the mean of many steps; a cold start
 # costs many times either.
 OUTLIER = {"TTFT": 3.0, "step time": 2.0}
-CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10
+CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10  # below the clock that the device otherwise held (the 95th percentile); share of samples
 SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
 
 Seen = tuple[bool | None, str, bool]
@@ -30,10 +31,7 @@ def judge(result: Mapping) -> list[dict]:
     computable at all has failed, the rest are not looked at."""
     found: list[dict] = []
     for name, gate in GATES.items():
-        if computable(found):
-            passed, seen, warning = gate(result)
-        else:
-            passed, seen, warning = None, "not looked at: the records are malformed", False
+        passed, seen, warning = gate(result) if computable(found) else (None, "not looked at: the records are malformed", False)
         found.append({"name": name, "passed": passed, "seen": seen, "warning": warning})
     return found
 
@@ -59,15 +57,10 @@ def degenerate(ids: Sequence[int]) -> bool:
     return False
 
 
-def throttled(clocks: np.ndarray) -> float:
-    """Share of SM clock samples (MHz) more than 5 % below the clock that the device otherwise held (their 95th percentile)."""
-    return float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
-
-
 def _finite(result: Mapping) -> Seen:
     for session, record in _records(result):
         times = [record["submit"], *record["times"]]
-        where = f"session {session['index']}, {_name(record)}"
+        where = _name(session, record)
         if not all(map(math.isfinite, times)) or any(b < a for a, b in zip(times, times[1:])):
             return False, f"{where}: times that are no finite, rising numbers", False
         if len(record["times"]) != len(record["counts"]) or sum(record["counts"]) != len(record["ids"]):
@@ -78,10 +71,9 @@ def _finite(result: Mapping) -> Seen:
 
 
 def _device(result: Mapping) -> Seen:
-    asked = result["spec"]["device"]
-    names = {(session["device"]["kind"], session["device"]["name"]) for session in result["sessions"]}
-    said = ", ".join(sorted(name for _, name in names))
-    return names == {(asked["kind"], asked["name"])}, f"asked for {asked['name']}, measured on {said}", False
+    asked, seen = result["spec"]["device"], [session["device"] for session in result["sessions"]]
+    same = all(device[key] == asked[key] for device in seen for key in ("kind", "name"))
+    return same, f"asked for {asked['name']}, measured on {', '.join(sorted({device['name'] for device in seen}))}", False
 
 
 def _complete(result: Mapping) -> Seen:
@@ -89,13 +81,12 @@ def _complete(result: Mapping) -> Seen:
     protocol, prompts = result["spec"]["protocol"], set(result["spec"]["prompts"])
     if len(result["sessions"]) != protocol["sessions"]:
         return False, f"{len(result['sessions'])} sessions of {protocol['sessions']}", False
-    for session, load in product(result["sessions"], protocol["concurrency"]):
-        records = [record for record in session["requests"] if record["concurrency"] == load]
-        keys = {arm: Counter((record["prompt"], record["repeat"]) for record in records if record["arm"] == arm) for arm in ("control", "test")}
-        repeats = Counter(prompt for prompt, _ in keys["control"])
+    for session, load, arms in _loads(result):
         where = f"session {session['index']}, concurrency {load}"
-        if keys["control"] != keys["test"] or max(keys["control"].values(), default=0) > 1:
-            return False, f"{where}: {keys['control'].total()} requests of the control and {keys['test'].total()} of the test arm make no pairs", False
+        control, test = (Counter((record["prompt"], record["repeat"]) for record in arms[arm]) for arm in ("control", "test"))
+        repeats = Counter(prompt for prompt, _ in control)
+        if control != test or max(control.values(), default=0) > 1:
+            return False, f"{where}: {control.total()} requests of the control and {test.total()} of the test arm make no pairs", False
         if repeats.keys() != prompts or min(repeats.values(), default=0) < protocol["rounds"]["min"]:
             least = min((repeats[prompt] for prompt in prompts), default=0)
             return False, f"{where}: a prompt ran {least} times of {protocol['rounds']['min']}, or is none of the spec's", False
@@ -106,9 +97,9 @@ def _speculation(result: Mapping) -> Seen:
     method, notes = result["spec"]["mode"]["method"], []
     for load in result["spec"]["protocol"]["concurrency"]:
         control, test = (acceptance.window(result["sessions"], arm, load) for arm in ("control", "test"))
-        for arm, counters in (("control", control), *((("test", test),) if method == "none" else ())):
-            ids = [max(record["counts"][1:], default=1) for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load)]
-            if (counters and counters["drafts"]) or max(ids, default=1) > 1:
+        for arm, counters in {"control": control, **({"test": test} if method == "none" else {})}.items():
+            records = (record for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load))
+            if (counters and counters["drafts"]) or any(count > 1 for record in records for count in record["counts"][1:]):
                 return False, f"concurrency {load}: speculation active in the {arm} arm", False
         if method != "none":
             if not test or not test["drafts"]:
@@ -123,11 +114,9 @@ def _token_sources(result: Mapping) -> Seen:
     mode = result["spec"]["mode"]
     if mode["method"] == "none":
         return None, "no speculation in this cell", False
-    for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
-        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == ("test", load)]
+    for session, load, arms in _loads(result):
         counters = acceptance.window([session], "test", load)
-        found = acceptance.disagreement(records, counters, mode["method"], mode["num_speculative_tokens"])
-        if found:
+        if found := acceptance.disagreement(arms["test"], counters, mode["method"], mode["num_speculative_tokens"]):
             return False, f"session {session['index']}, concurrency {load}: {found}", False
     return True, "ids of the steps and the engine's counters agree", False
 
@@ -137,7 +126,7 @@ def _same_prompts(result: Mapping) -> Seen:
     for session, record in _records(result):
         mine = (record["prompt_sha256"], record["prompt_tokens"])
         if seen.setdefault(record["prompt"], mine) != mine:
-            return False, f"session {session['index']}, {_name(record)}: other prompt ids than elsewhere", False
+            return False, f"{_name(session, record)}: other prompt ids than elsewhere", False
     return True, f"{len(seen)} prompts, each with the same ids throughout", False
 
 
@@ -153,33 +142,28 @@ def _no_cache(result: Mapping) -> Seen:
 def _not_degenerate(result: Mapping) -> Seen:
     if reason := _no_text(result):
         return None, reason, False
-    outputs = {(record["prompt"], tuple(record["ids"])) for _, record in _records(result)}
-    looping = {prompt for prompt, ids in outputs if degenerate(ids)}
-    prompts = len(result["spec"]["prompts"])
-    seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(sorted(looping)[:5])}" if looping else "")
+    outputs, prompts = {(record["prompt"], tuple(record["ids"])) for _, record in _records(result)}, len(result["spec"]["prompts"])
+    looping = sorted({prompt for prompt, ids in outputs if degenerate(ids)})
+    seen = f"{len(looping)} of {prompts} prompts with an output that loops" + (f": {', '.join(looping[:5])}" if looping else "")
     return len(looping) <= DEGENERATE_SHARE * prompts, seen, bool(looping)
 
 
 def _lengths(result: Mapping) -> Seen:
-    lengths: dict[tuple, set] = {}
-    for session, record in _records(result):
-        lengths.setdefault((session["index"], record["concurrency"], record["prompt"], record["repeat"]), set()).add(len(record["ids"]))
-    unequal = sum(len(found) > 1 for found in lengths.values())
-    if unequal:
-        return True, f"{unequal} of {len(lengths)} pairs differ in length and are left out of e2e", True
-    return True, f"all {len(lengths)} pairs have equal lengths", False
+    found = [unequal(pair) for session in result["sessions"] for pair in pairs(session["requests"]).values()]
+    if any(found):
+        return True, f"{sum(found)} of {len(found)} pairs differ in length and are left out of e2e", True
+    return True, f"all {len(found)} pairs have equal lengths", False
 
 
 def _warmed_up(result: Mapping) -> Seen:
     """First requests of each prompt beside its later repeats: those of the very first wave must not stand out."""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
-    for session, load, arm in product(result["sessions"], result["spec"]["protocol"]["concurrency"], ("control", "test")):
-        records = [record for record in session["requests"] if (record["arm"], record["concurrency"]) == (arm, load)]
-        opening_wave = min((record["wave"] for record in records), default=None)
-        opening = {record["prompt"] for record in records if record["wave"] == opening_wave}
+    for (session, load, arms), arm in product(_loads(result), ("control", "test")):
+        opening_wave = min((record["wave"] for record in arms[arm]), default=None)
+        opening = {record["prompt"] for record in arms[arm] if record["wave"] == opening_wave}
         for what, value in (("TTFT", _ttft), ("step time", _step)):
-            ratios = _first_over_later([(record["prompt"], found) for record in records if (found := value(record))])
+            ratios = _first_over_later([(record["prompt"], found) for record in arms[arm] if (found := value(record))])
             first = [ratio for prompt, ratio in ratios.items() if prompt in opening]
             others = [ratio for prompt, ratio in ratios.items() if prompt not in opening]
             if first and np.median(first) > max([OUTLIER[what], *others]):
@@ -189,9 +173,9 @@ def _warmed_up(result: Mapping) -> Seen:
 
 def _first_over_later(values: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Per prompt its first value over the median of its later ones, or of everything where it ran once."""
-    by_prompt: dict[str, list[float]] = {}
+    by_prompt = defaultdict(list)
     for prompt, value in values:
-        by_prompt.setdefault(prompt, []).append(value)
+        by_prompt[prompt].append(value)
     everything = [value for _, value in values]
     return {prompt: found[0] / float(np.median(found[1:] or everything)) for prompt, found in by_prompt.items()}
 
@@ -202,7 +186,8 @@ def _no_throttling(result: Mapping) -> Seen:
         columns, reason = hardware.busy_samples(session)
         if columns is None or np.isnan(columns["sm_mhz"]).all():
             return None, reason or "this GPU reports no clock", False
-        share = throttled(columns["sm_mhz"][~np.isnan(columns["sm_mhz"])])
+        clocks = columns["sm_mhz"][~np.isnan(columns["sm_mhz"])]
+        share = float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
         reasons = int(np.bitwise_or.reduce(np.nan_to_num(columns["throttle"]).astype(int)))
         why = ", ".join(name for bit, name in SLOWDOWNS.items() if reasons & bit) or "none given"
         notes.append(f"session {session['index']}: SM clock down in {share:.0%} of samples, reasons: {why}")
@@ -236,16 +221,24 @@ def _records(result: Mapping):
     return ((session, record) for session in result["sessions"] for record in session["requests"])
 
 
-def _name(record: Mapping) -> str:
-    return f"{record['arm']}, concurrency {record['concurrency']}, {record['prompt']}, repeat {record['repeat']}"
+def _loads(result: Mapping):
+    """Every load point of every session, with its requests by arm."""
+    for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
+        arms = {"control": [], "test": []}
+        for record in session["requests"]:
+            if record["concurrency"] == load:
+                arms[record["arm"]].append(record)
+        yield session, load, arms
+
+
+def _name(session: Mapping, record: Mapping) -> str:
+    return f"session {session['index']}, {record['arm']}, concurrency {record['concurrency']}, {record['prompt']}, repeat {record['repeat']}"
 
 
 def _no_text(result: Mapping) -> str | None:
     """Why a gate that speaks of text does not apply."""
-    models = [session["model"] for session in result["sessions"]]
-    if any(model["random"] for model in models):
-        return "random weights make no text"
-    return "acceptance is synthetic, so the output is no text" if any(model["synthetic_acceptance"] for model in models) else None
+    reasons = {"random": "random weights make no text", "synthetic_acceptance": "acceptance is synthetic, so the output is no text"}
+    return next((why for mark, why in reasons.items() if any(session["model"][mark] for session in result["sessions"])), None)
 
 
 def _ttft(record: Mapping) -> float | None:

@@ -57,7 +57,7 @@ def usage(batch: Batch, model: Mapping, peak: Mapping, drafted: int | None) -> d
     running = seconds(busy(batch.first, batch.last, batch.session))  # time in which any request was decoding
     steps = int(batch.steps.sum())
     if not running or not steps or drafted is None:
-        return {"mbu": None, "mfu_emitted": None, "mfu_executed": None}
+        return dict.fromkeys(("mbu", "mfu_emitted", "mfu_executed"))
     together = float(batch.decode_s[batch.steps > 0].sum()) / running  # requests in a step, on average
     engine_steps = steps / together
     prompt = np.array([record["prompt_tokens"] for record in batch.records])

@@ -1,6 +1,9 @@
 """Whether speculation changed the greedy output, and whether a tie can explain it."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+from mtpbench.analysis.records import pairs
 
 # Largest gap of log-probabilities between the two best ids that rounding can close: two units in the last place of
 # logits around 16 to 32 for the half types, and far above the error of a float32 sum.
@@ -10,10 +13,8 @@ LISTED = 100  # differences kept in a summary
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Index of the first id that differs, the length of the shorter where that is the other's beginning, None if equal."""
-    for index, (a, b) in enumerate(zip(one, other)):
-        if a != b:
-            return index
-    return None if len(one) == len(other) else min(len(one), len(other))
+    end = None if len(one) == len(other) else min(len(one), len(other))
+    return next((index for index, (a, b) in enumerate(zip(one, other)) if a != b), end)
 
 
 def outcome(margin: float | None, dtype: str) -> str:
@@ -30,12 +31,11 @@ def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
     differences, prompts = [], 0
     for session in sessions:
         reported = {(each["prompt"], each["concurrency"]): each for each in session["losslessness"]}
-        by_prompt: dict[tuple, list] = {}
-        arms: dict[str, dict] = {"control": {}, "test": {}}
-        for record in session["requests"]:
-            arms[record["arm"]][record["prompt"], record["concurrency"], record["repeat"]] = record["ids"]
-        for key in arms["control"].keys() & arms["test"].keys():
-            by_prompt.setdefault(key[:2], []).append(first_difference(arms["control"][key], arms["test"][key]))
+        by_prompt = defaultdict(list)
+        for (concurrency, prompt, _), pair in pairs(session["requests"]).items():
+            ids = {record["arm"]: record["ids"] for record in pair}
+            if len(ids) == 2:
+                by_prompt[prompt, concurrency].append(first_difference(ids["control"], ids["test"]))
         prompts += len(by_prompt)
         for (prompt, concurrency), found in sorted(by_prompt.items()):
             indices = {each for each in found if each is not None}

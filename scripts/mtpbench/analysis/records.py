@@ -1,5 +1,6 @@
 """The records of one arm at one load point, over all sessions, as arrays."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,25 +26,20 @@ class Batch:
 
     def step_seconds(self) -> np.ndarray:
         """Durations of all steps of all requests, in order."""
-        return _joined(np.diff(record["times"]) for record in self.records)
+        return np.concatenate([np.zeros(0), *(np.diff(record["times"]) for record in self.records)])
 
     def step_ids(self) -> np.ndarray:
         """Ids that each of those steps brought."""
-        return _joined(record["counts"][1:] for record in self.records).astype(int)
+        return np.array([count for record in self.records for count in record["counts"][1:]], dtype=int)
 
 
 def batch(sessions: Sequence[Mapping], arm: str, concurrency: int) -> Batch:
     """The requests of `arm` at `concurrency`, in the order of sessions and records."""
-    chosen = [
-        (index, record)
-        for index, session in enumerate(sessions)
-        for record in session["requests"]
-        if record["arm"] == arm and record["concurrency"] == concurrency
-    ]
-    records = [record for _, record in chosen]
+    parts = [[r for r in session["requests"] if (r["arm"], r["concurrency"]) == (arm, concurrency)] for session in sessions]
+    records = [record for part in parts for record in part]
     column = lambda value, kind=float: np.array([value(record) for record in records], dtype=kind)  # noqa: E731
     return Batch(
-        records, np.array([index for index, _ in chosen], dtype=int),
+        records, session=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
         submit=column(lambda record: record["submit"]),
         first=column(lambda record: record["times"][0] if record["times"] else np.nan),
         last=column(lambda record: record["times"][-1] if record["times"] else np.nan),
@@ -51,6 +47,11 @@ def batch(sessions: Sequence[Mapping], arm: str, concurrency: int) -> Batch:
         decoded=column(lambda record: sum(record["counts"][1:]), int),
         steps=column(lambda record: max(len(record["counts"]) - 1, 0), int),
     )  # fmt: skip
+
+
+def unequal(pair: Iterable[Mapping]) -> bool:
+    """Whether the requests of a pair brought different numbers of ids."""
+    return len({len(record["ids"]) for record in pair}) > 1
 
 
 def busy(start: np.ndarray, end: np.ndarray, session: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -75,6 +76,9 @@ def seconds(intervals: list[tuple[int, np.ndarray]]) -> float:
     return float(sum((rows[:, 1] - rows[:, 0]).sum() for _, rows in intervals))
 
 
-def _joined(parts: Iterable) -> np.ndarray:
-    arrays = [np.asarray(part, dtype=float) for part in parts]
-    return np.concatenate(arrays) if arrays else np.zeros(0)
+def pairs(requests: Iterable[Mapping]) -> dict[tuple, list[Mapping]]:
+    """The requests of one session by what a pair has in common: concurrency, prompt and repeat."""
+    found = defaultdict(list)
+    for record in requests:
+        found[record["concurrency"], record["prompt"], record["repeat"]].append(record)
+    return found

@@ -30,29 +30,30 @@ def anatomy(trace: Mapping) -> dict:
     starts = [start for start, _, phase in ranges if phase == "forward"]
     if len(starts) < 2 * EDGES + 2:
         raise ValueError(f"{len(starts)} steps in the trace, {2 * EDGES + 2} are needed")
-    steps = [_empty() for _ in starts]
-    launched = {}
-    for event in events:
-        correlation = event.get("args", {}).get("correlation")
-        if correlation is not None and event.get("cat") in ("cuda_runtime", "cuda_driver"):
-            launched[correlation] = event["ts"]
+    launched = {
+        event["args"]["correlation"]: event["ts"]
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
+    }
+    step_at = lambda time: bisect.bisect_right(starts, time) - 1  # noqa: E731
+    totals = defaultdict(float)  # of (step, phase, what)
+    busy = defaultdict(list)
     for start, end, phase in ranges:
-        _step(steps, starts, start)[phase]["host_ms"] += (end - start) / 1e3
-    busy: dict[int, list] = defaultdict(list)
+        totals[step_at(start), phase, "host_ms"] += (end - start) / 1e3
     for event in events:
         if event.get("cat") in ON_GPU and event["args"].get("correlation") in launched:
             at = launched[event["args"]["correlation"]]
-            entry = _step(steps, starts, at)[_around(ranges, at)]
-            entry["gpu_ms"] += event["dur"] / 1e3
-            entry["kernels"] += 1
-            busy[bisect.bisect_right(starts, at)].append((event["ts"], event["ts"] + event["dur"]))
+            step, phase = step_at(at), _around(ranges, at)
+            totals[step, phase, "gpu_ms"] += event["dur"] / 1e3
+            totals[step, phase, "kernels"] += 1
+            busy[step].append((event["ts"], event["ts"] + event["dur"]))
     inner = range(EDGES, len(starts) - EDGES)
     return {
         "steps": len(inner),
         "wall_ms": _median((starts[i + 1] - starts[i]) / 1e3 for i in inner),
-        "gpu_busy_ms": _median(_union(busy[i + 1]) / 1e3 for i in inner),
+        "gpu_busy_ms": _median(_union(busy[i]) / 1e3 for i in inner),
         "phases": {
-            phase: {key: _median(steps[i][phase][key] for i in inner) for key in ("gpu_ms", "kernels", "host_ms")}
+            phase: {what: _median(totals[i, phase, what] for i in inner) for what in ("gpu_ms", "kernels", "host_ms")}
             for phase in (*PHASES, "other")
         },
     }
@@ -62,22 +63,10 @@ def _phase(name: str) -> str:
     return name.rpartition(":")[2].strip()
 
 
-def _empty() -> dict:
-    return defaultdict(lambda: {"gpu_ms": 0.0, "kernels": 0, "host_ms": 0.0})
-
-
-def _step(steps: list, starts: list[float], at: float) -> dict:
-    return steps[max(0, bisect.bisect_right(starts, at) - 1)]
-
-
 def _around(ranges: list[tuple], at: float) -> str:
     """The phase of the last range that began before `at` and still ran."""
-    index = bisect.bisect_right(ranges, (at, float("inf"), "")) - 1
-    while index >= 0 and at - ranges[index][0] < 1e6:
-        if ranges[index][1] >= at:
-            return ranges[index][2]
-        index -= 1
-    return "other"
+    begun = ranges[: bisect.bisect_right(ranges, (at, float("inf"), ""))]
+    return next((phase for start, end, phase in reversed(begun) if end >= at), "other")
 
 
 def _union(intervals: list[tuple[float, float]]) -> float:

@@ -7,7 +7,6 @@ container imports this package, so it keeps to the standard library.
 import contextlib
 import importlib
 import signal
-import threading
 import time
 
 from mtpbench.errors import UserError
@@ -60,10 +59,6 @@ def checked(request: dict, reply: dict) -> dict:
 @contextlib.contextmanager
 def terminable():
     """Inside, SIGTERM (Snakemake stopping its jobs) raises Terminated, so that a child or a container does not outlive us."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-
     def leave(number, frame):
         raise Terminated(128 + number)
 

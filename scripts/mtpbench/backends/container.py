@@ -20,9 +20,9 @@ def measure(request_json: str, timeout_s: float) -> str:
     request = json.loads(request_json)
     missing = [path for path in request["paths"].values() if not os.path.isdir(path)]
     if missing:
-        reply = {key: request[key] for key in ("nonce", "fingerprint")} | {"status": "error"}
         message = f"{missing[0]} is not in the container: run `snakemake weights` to download it into the volume"
-        reply["error"] = {"kind": "request", "message": message, "tail": ""}
+        error = {"kind": "request", "message": message, "tail": ""}
+        reply = {"nonce": request["nonce"], "fingerprint": request["fingerprint"], "status": "error", "error": error}
     else:
         reply = json.loads(cell.run(request_json, sys.executable, timeout=timeout_s, log=print))
     where = {name: os.environ.get(variable) for name, variable in PLACE.items()}

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from mtpbench import cell, environment, shapes
-
-ENVIRONMENTS = Path(".envs")
+from mtpbench import cell, environment, shapes, weights
 
 
 def run(request: dict, how: dict, say) -> dict:
@@ -34,30 +32,22 @@ def run_together(requests: list[dict], how: dict, say) -> Iterator[dict]:
 
 def with_paths(request: dict, how: dict, python: Path, say) -> dict:
     """The request with the folders of its weights, which are made first where they are random."""
-    return {**request, "paths": {part: _folder(how, part, python, say) for part in _parts(request["spec"])}}
+    used = [part for part in weights.PARTS if part in request["spec"]["model"]]
+    return {**request, "paths": {part: str(_folder(how["model"][part], how, python, say)) for part in used}}
 
 
 def _python(how: dict, say) -> Path:
-    return Path(how["python"]) if "python" in how else _environment(how, say)
+    if "python" in how:
+        return Path(how["python"])
+    return environment.ensure(how["engine"], [Path(file) for file in how["requirements"]], say=lambda line: say(f"[mtpbench] {line}"))
 
 
-def _environment(how: dict, say) -> Path:
-    return environment.ensure(how["engine"], [Path(file) for file in how["requirements"]], ENVIRONMENTS, lambda line: say(f"[mtpbench] {line}"))
-
-
-def _parts(spec: dict) -> list[str]:
-    return [part for part in ("target", "drafter") if part in spec["model"]]
-
-
-def _folder(how: dict, part: str, python: Path, say) -> str:
-    entry = how["model"][part]
+def _folder(entry: dict, how: dict, python: Path, say) -> Path:
     if "path" in entry:
-        return str(Path(entry["path"]).resolve())
+        return Path(entry["path"]).resolve()
     if "repo" in entry:
-        from mtpbench import weights  # only hub models need huggingface_hub
-
-        return str(weights.local_folder(entry["repo"], entry["revision"]))
-    return str(shapes.ensure(entry, python, cell.environment(how.get("site")), say))
+        return weights.local_folder(entry["repo"], entry["revision"])
+    return shapes.ensure(entry, python, cell.environment(how.get("site")), say)
 
 
 def device_alone(kind: str, say):

@@ -17,13 +17,33 @@ os.environ.setdefault("MODAL_IMAGE_BUILDER_VERSION", "2025.06")
 PYTHON = "3.12.12"
 
 import modal  # noqa: E402
+from modal import exception  # noqa: E402
 
 from mtpbench import weights  # noqa: E402
-from mtpbench.backends import InfrastructureError, container  # noqa: E402
-from mtpbench.backends.explained import explained  # noqa: E402
-from mtpbench.errors import UserError  # noqa: E402
+from mtpbench.backends import InfrastructureError, Terminated, container  # noqa: E402
+from mtpbench.errors import UserError, one_line  # noqa: E402
 
 SPARE_S = 120  # for the container to report that its program ran out of time, before Modal ends it
+# The first class that fits decides. Text in braces comes from the configuration's `modal` section.
+RULES = (
+    (exception.AuthError, UserError, "no valid token here: run `modal token new` (once), then run again"),
+    (exception.FunctionTimeoutError, UserError, "still running after {run_s} s: raise modal.run_s, or measure less"),
+    (exception.ImageBuildError, UserError, "{error}; the build log stands above"),
+    (exception.PermissionDeniedError, UserError, "{error}; check the token's workspace with `modal profile current`"),
+    (exception.VersionError, UserError, "{error}; raise modal in envs/pipeline.in and lock it again"),
+    (exception.ConflictError, InfrastructureError, "{error}"),  # an InvalidError by class, but it comes and goes
+    (exception.InvalidError, UserError, "{error}; check `gpus` and `modal` in config/config.yaml"),
+    (exception.ExecutionError, UserError, "the container's program failed: {error}"),
+    (exception.DeserializationError, UserError, "the container's program failed: {error}"),
+    (exception.Error, InfrastructureError, "{name}: {error}"),  # connections, quotas, containers that died
+    (TimeoutError, InfrastructureError, "no GPU was free in {queue_s} s, or no reply came in {run_s} s after that"),
+)
+
+# What Modal does not find; its message alone tells which.
+CREATION = {
+    "secret": "`modal secret create {secret} --from-dotenv hf.env`, where hf.env holds HF_TOKEN=...",
+    "volume": "`modal volume create {volume}`, then `snakemake -c1 weights`",
+}
 
 
 def run(request: dict, how: dict, say) -> dict:
@@ -62,25 +82,21 @@ def engine_image(requirements: list[str], folders: dict[str, str]) -> modal.Imag
 
 
 def measuring_app(cell: str, how: dict, image: modal.Image) -> tuple[modal.App, modal.Function]:
-    """A new app with the one function of a cell."""
+    """The app of a cell."""
     settings = how["modal"]
-    app = modal.App("mtpbench", tags={"project": "mtpbench", "cell": cell[:63]})
     volume = modal.Volume.from_name(settings["volume"]).with_mount_options(read_only=True)
-    on_hub = any("repo" in how["model"][part] for part in weights.PARTS)
-    function = app.function(
-        image=image,
-        gpu=how.get("request"),
-        cpu=settings["cpu"],
-        memory=int(settings["memory_gib"] * 1024),
-        volumes={weights.MOUNT: volume} if on_hub else {},
-        timeout=settings["run_s"] + SPARE_S,
-        retries=0,
-        max_containers=1,
-        single_use_containers=True,
-        block_network=True,
-        include_source=False,
-    )(container.measure)
-    return app, function
+    return app_of(
+        "mtpbench", container.measure, {"cell": cell[:63]}, image=image, gpu=how.get("request"), cpu=settings["cpu"],
+        memory=int(settings["memory_gib"] * 1024), volumes={weights.MOUNT: volume} if weights.hub_parts(how["model"]) else {},
+        timeout=settings["run_s"] + SPARE_S, block_network=True,
+    )  # fmt: skip
+
+
+def app_of(name: str, program, tags: dict[str, str] = {}, **options) -> tuple[modal.App, modal.Function]:
+    """A new app with the one function `program`, in a container that serves one call."""
+    app = modal.App(name, tags={"project": "mtpbench", **tags})
+    once = {"retries": 0, "max_containers": 1, "single_use_containers": True, "include_source": False}
+    return app, app.function(**once, **options)(program)
 
 
 def call(app: modal.App, function: modal.Function, arguments: tuple, settings: dict, say) -> tuple[dict, dict]:
@@ -107,6 +123,23 @@ def _awaited(running: modal.FunctionCall, function: modal.Function, settings: di
         if function.get_current_stats().num_total_runners == 0:  # nothing has started: no GPU
             raise
         return running.get(timeout=settings["run_s"] + SPARE_S)
+
+
+@contextlib.contextmanager
+def explained(settings: dict):
+    """Inside, Modal's exceptions become UserError or InfrastructureError. settings: the configuration's `modal` section."""
+    try:
+        yield
+    except (exception.Error, TimeoutError) as error:
+        if isinstance(error, exception.NotFoundError):
+            kind, text = UserError, "{error}; create it: " + CREATION["secret" if "secret" in str(error).lower() else "volume"]
+        else:
+            kind, text = next((kind, text) for known, kind, text in RULES if isinstance(error, known))
+        raise kind("Modal: " + text.format(error=one_line(str(error)), name=type(error).__name__, **settings)) from error
+    except Terminated:
+        raise
+    except SystemExit as error:  # a sys.exit() in the container is raised here, and with 0 it would pass for success
+        raise UserError(f"Modal: the container's program exited with {error.code} and no reply") from error
 
 
 class _Lines(io.TextIOBase):

@@ -10,16 +10,23 @@ import sys
 import modal
 
 from mtpbench.backends import InfrastructureError
-from mtpbench.backends.explained import explained
+from mtpbench.backends.modal import explained
 from mtpbench.errors import UserError
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    for what, question in questions(settings).items():
+    volume, secret = settings["volume"], settings["secret"]
+    questions = [  # what about, a call that raises what Modal raises, and the words for what it returns
+        ("token", lambda: modal.Client.from_env().hello(), "accepted"),
+        (f"volume {volume}", lambda: len(modal.Volume.from_name(volume).listdir("/")), "{} entries at its top"),
+    ]
+    if secret:
+        questions.append((f"secret {secret}", modal.Secret.from_name(secret, required_keys=["HF_TOKEN"]).hydrate, "holds HF_TOKEN"))
+    for what, question, words in questions:
         try:
             with explained(settings):
-                answer = "ok", question()
+                answer = "ok", words.format(question())
         except InfrastructureError as error:
             answer = "unknown", str(error)
         except UserError as error:
@@ -27,24 +34,6 @@ def main() -> None:
         print(json.dumps([what, *answer]), flush=True)
         if what == "token" and answer[0] != "ok":
             return
-
-
-def questions(settings: dict) -> dict:
-    """What is asked, in order; each answers with a few words or raises what Modal raises."""
-
-    def token() -> str:
-        modal.Client.from_env().hello()
-        return "accepted"
-
-    def volume() -> str:
-        return f"{len(modal.Volume.from_name(settings['volume']).listdir('/'))} entries at its top"
-
-    def secret() -> str:
-        modal.Secret.from_name(settings["secret"], required_keys=["HF_TOKEN"]).hydrate()
-        return "holds HF_TOKEN"
-
-    asked = {"token": token, f"volume {settings['volume']}": volume}
-    return asked | ({f"secret {settings['secret']}": secret} if settings["secret"] else {})
 
 
 if __name__ == "__main__":
