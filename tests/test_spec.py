@@ -166,4 +166,4 @@ def test_differences_read_as_a_person_would_say_them():
 
 
 def test_layers_are_merged_key_by_key():
-    assert spec.merged({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}, {"b": {"z": 1}}) == {"a": {"x": 1, "y": 3}, "b": {"z": 1}}
+    assert configuration.merged({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}, {"b": {"z": 1}}) == {"a": {"x": 1, "y": 3}, "b": {"z": 1}}

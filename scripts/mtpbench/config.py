@@ -73,6 +73,23 @@ def parts(cell: str, config: dict) -> dict:
     return dict(zip(("gpu", "engine", "prompts", "mode"), names))
 
 
+def merged(*layers: dict) -> dict:
+    """Mappings laid over each other, nested ones key by key; the last layer wins."""
+    out: dict = {}
+    for layer in layers:
+        for key, value in layer.items():
+            out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
+
+
+def engine_on(names: dict, config: dict) -> dict:
+    """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell."""
+    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
+    here = gpu["engines"].get(names["engine"], {})
+    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}))
+    return merged(engine, here, {"protocol": protocol})
+
+
 def _check_references(config: dict, name: str) -> None:
     references = [(f"matrix.{axis}", axis, entry) for axis in AXES for entry in config["matrix"][axis]]
     for gpu, settings in config["gpus"].items():
@@ -81,9 +98,11 @@ def _check_references(config: dict, name: str) -> None:
     for place, axis, entry in references:
         if entry not in config[axis]:
             raise UserError(f"{name}: {place}: no {axis}.{entry}; {nearest(entry, config[axis])}")
-    rounds = config["protocol"]["rounds"]
-    if rounds["min"] > rounds["max"]:
-        raise UserError(f"{name}: protocol.rounds: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
+    for gpu, engine in itertools.product(config["gpus"], config["engines"]):
+        rounds = engine_on({"gpu": gpu, "engine": engine}, config)["protocol"]["rounds"]
+        if rounds["min"] > rounds["max"]:
+            place = f"protocol.rounds, as laid over each other for gpus.{gpu} with engines.{engine}"
+            raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)

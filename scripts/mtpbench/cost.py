@@ -49,7 +49,7 @@ def usd_per_hour(gpu: dict, modal: dict) -> float | None:
 
 def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
     names = configuration.parts(cell, config)
-    gpu, engine = config["gpus"][names["gpu"]], spec.engine_on(names, config)
+    gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
     protocol = engine["protocol"]
     minutes, basis = _measured(cell, root) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
     if minutes:

@@ -74,7 +74,7 @@ def read(path: Path) -> dict:
     try:
         result = json.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"{path}: no such result; measure it with `snakemake -c1 '{path}'`") from None
+        raise UserError(f"{path}: no such result; correct the path, or measure it with `snakemake -c1 {RUNS}/CELL/result.json`") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a complete JSON file ({error}); {remedy}") from None
     version = result.get("schema_version") if isinstance(result, dict) else None

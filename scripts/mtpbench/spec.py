@@ -126,7 +126,7 @@ class Specs:
 
     @functools.cache
     def _engine(self, gpu: str, engine: str) -> dict:
-        return engine_on({"gpu": gpu, "engine": engine}, self.config)
+        return configuration.engine_on({"gpu": gpu, "engine": engine}, self.config)
 
     def _prompts(self, names: dict) -> list[tuple[dict, str]]:
         """The prompts of a cell, each with its digest: the first `protocol.prompts` of its set."""
@@ -194,23 +194,6 @@ def differences(old: dict, new: dict) -> list[str]:
         said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         lines.append(f"prompts: {said or 'order changed'}")
     return lines + _tree_differences({**old, "prompts": None}, {**new, "prompts": None})
-
-
-def merged(*layers: dict) -> dict:
-    """Mappings laid over each other, nested ones key by key; the last layer wins."""
-    out: dict = {}
-    for layer in layers:
-        for key, value in layer.items():
-            out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
-    return out
-
-
-def engine_on(names: dict, config: dict) -> dict:
-    """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell."""
-    gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
-    here = gpu["engines"].get(names["engine"], {})
-    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}))
-    return merged(engine, here, {"protocol": protocol})
 
 
 def _present(path: Path, where: str) -> Path:
