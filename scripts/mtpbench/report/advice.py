@@ -10,10 +10,12 @@
 Invalid cells, random weights and synthetic acceptance never get here: `Study.comparisons` leaves them out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
-from mtpbench.report.cells import Comparison
+from mtpbench.report.cells import Comparison, grouped
 from mtpbench.report.figures import Figure, Null, derived
 
 FEW_PROMPTS = 8
@@ -65,32 +67,25 @@ def thin(items: list[Comparison], scope: str) -> tuple[str, ...]:
 
 def advice(comparisons: list[Comparison], scope: str) -> list[Advice]:
     """One advice for each group of a scope, and each method."""
-    groups: dict[tuple, list[Comparison]] = {}
-    for item in comparisons:
-        groups.setdefault((SCOPES[scope](item), method(item)), []).append(item)
+    groups = grouped(comparisons, lambda item: (SCOPES[scope](item), method(item)))
     several = len({name for _, name in groups}) > 1
-    found = []
-    for (subject, name), items in groups.items():
-        verdict = word(item.verdict for item in items)
-        found.append(Advice(f"{subject}, {name}" if several else subject, verdict, _sentence(items), thin(items, scope)))
-    return found
+    return [
+        Advice(
+            f"{subject}, {name}" if several else subject, word(item.verdict for item in items), _sentence(items), thin(items, scope)
+        )
+        for (subject, name), items in groups.items()
+    ]
 
 
 def load_changes(comparisons: list[Comparison]) -> list[tuple]:
     """Rule 4, a sentence each."""
-    by_cell: dict[str, list[Comparison]] = {}
-    for item in comparisons:
-        by_cell.setdefault(item.cell.name, []).append(item)
     sentences = []
-    for items in by_cell.values():
-        first, *others = sorted(items, key=lambda item: item.load.concurrency)
-        for other in others:
-            if other.verdict != first.verdict:
-                where = [item.load.figure("concurrency", "count") for item in (first, other)]
-                sentences.append(
-                    (f"{label(first, False)}: {WORDS[first.verdict]} at concurrency ", where[0], f", but {WORDS[other.verdict]} at ", where[1], ".")
-                )
-                break
+    for items in grouped(comparisons, attrgetter("cell.name")).values():
+        first, *others = sorted(items, key=attrgetter("load.concurrency"))
+        if other := next((item for item in others if item.verdict != first.verdict), None):
+            here, there = (item.figure("concurrency", "count") for item in (first, other))
+            said = f"{label(first, False)}: {WORDS[first.verdict]} at concurrency "
+            sentences.append((said, here, f", but {WORDS[other.verdict]} at ", there, "."))
     return sentences
 
 
@@ -103,33 +98,29 @@ def label(item: Comparison, with_load: bool = True) -> str:
 
 def resolvable(item: Comparison) -> Figure | Null:
     """The smallest effect that a comparison could have shown."""
-    return derived("larger", item.load.figure("speedup/half_width", "percent"), item.floor, format="percent")
+    return derived("larger", item.load.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
+
+
+def joined(clauses: Iterable[tuple]) -> tuple:
+    """The parts of all clauses, with a semicolon between them."""
+    parts = [part for clause in clauses for part in (*clause, "; ")]
+    return tuple(parts[:-1])
 
 
 def _sentence(items: list[Comparison]) -> tuple:
     """What the group's comparisons say, each kind with its range; names where they differ."""
-    kinds = {verdict: [item for item in items if item.verdict == verdict] for verdict in WORDS}
-    kinds = {verdict: found for verdict, found in kinds.items() if found}
-    clauses: list[tuple] = []
+    kinds = grouped(sorted(items, key=lambda item: list(WORDS).index(item.verdict)), attrgetter("verdict"))
+    clauses = []
     for verdict, found in kinds.items():
-        who = _quantifier(found) if len(kinds) == 1 else _names(found)
-        if verdict == "unresolved":
-            clauses.append((f"{who}: unresolved", *_hidden(found)))
-        else:
-            clauses.append((f"{who}: {verdict}, ", *_range(found)))
-    parts = [part for clause in clauses for part in (*clause, "; ")]
-    return (*parts[:-1], ".")
-
-
-def _quantifier(items: list[Comparison]) -> str:
-    return "Every comparison" if len(items) > 1 else label(items[0])
+        who = _names(found) if len(kinds) > 1 or len(found) == 1 else "Every comparison"
+        unresolved = verdict == "unresolved"
+        clauses.append((f"{who}: unresolved", *_hidden(found)) if unresolved else (f"{who}: {verdict}, ", *_range(found)))
+    return (*joined(clauses), ".")
 
 
 def _names(items: list[Comparison]) -> str:
     """Comparisons by name; a cell once, without its load, where all of its loads are among them."""
-    loads: dict[str, int] = {}
-    for item in items:
-        loads[item.cell.name] = loads.get(item.cell.name, 0) + 1
+    loads = Counter(item.cell.name for item in items)
     names = list(dict.fromkeys(label(item, loads[item.cell.name] < len(item.cell.loads)) for item in items))
     return ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
 

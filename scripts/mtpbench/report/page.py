@@ -9,12 +9,10 @@ import jinja2
 from markupsafe import Markup
 
 from mtpbench.errors import UserError
-from mtpbench.report import advice, tables
+from mtpbench.report import PLOTS, STANDALONE, advice, tables
 from mtpbench.report.cells import Study
 from mtpbench.report.figures import Figure, Files, Null
-from mtpbench.report.plots import PLOTS
 
-STANDALONE = ("answer", "headline", "acceptance", "latency", "hardware", "cost", "curves", "losslessness", "invalid", "gaps")
 README_MARKERS = ("<!-- results: begin (written by `snakemake readme`; do not edit) -->", "<!-- results: end -->")
 TEMPLATES = Path(__file__).parents[3] / "report/templates"
 MOST_ROWS = {"html": 60, "markdown": 30}  # of a long table: the page must open on a phone; all rows are in metrics/cells.csv
@@ -92,7 +90,7 @@ def write(study: Study, root: Path) -> None:
         "study": study,
         "tables": tables.build(study, Files(root)),
         "sections": SECTIONS,
-        "plots": {name: title for name, (title, _) in PLOTS.items()},
+        "plots": PLOTS,
         "svgs": {name: Markup((root / f"metrics/plots/{name}.svg").read_text(encoding="utf-8")) for name in PLOTS},
         "advice": {scope: advice.advice(study.comparisons, scope) for scope in advice.SCOPES},
         "load_changes": advice.load_changes(study.comparisons),
