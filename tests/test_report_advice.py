@@ -17,7 +17,7 @@ def comparison(name="cpu_vllm_code_mtp", verdict="faster", ratio=1.5, sessions=2
     }
     cell = Cell(name, document)
     figure = Null("no null cell measured") if floor is None else Figure(floor, "percent", "metrics/runs/null/result.json#/summary/loads/0/speedup")
-    return Comparison(Study([cell], [], {}), cell.loads[at], figure, verdict, "" if floor else "no null cell measured")
+    return Comparison(cell, at, loads[at], Study([cell], [], {}), figure, verdict, "" if floor else "no null cell measured")
 
 
 def said(parts) -> str:

@@ -41,7 +41,7 @@ class Advice:
 
 def method(item: Comparison) -> str:
     """The method as people call it."""
-    return item.cell.document["spec"]["mode"]["method"].upper()
+    return item.cell.spec["mode"]["method"].upper()
 
 
 def word(verdicts: Iterable[str]) -> str:
@@ -60,7 +60,7 @@ def thin(items: list[Comparison], scope: str) -> tuple[str, ...]:
         "a single comparison": len(items) == 1,
         "one GPU": scope != "hardware" and len(items) > 1 and len({item.cell.gpu for item in items}) == 1,
         "one session a cell, so noise between sessions was not seen": any(len(item.cell.sessions) == 1 for item in items),
-        "few prompts": any((item.load.data["speedup"] or {"prompts": 0})["prompts"] < FEW_PROMPTS for item in items),
+        "few prompts": any((item.data["speedup"] or {"prompts": 0})["prompts"] < FEW_PROMPTS for item in items),
     }
     return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -81,24 +81,23 @@ def load_changes(comparisons: list[Comparison]) -> list[tuple]:
     """Rule 4, a sentence each."""
     sentences = []
     for items in grouped(comparisons, attrgetter("cell.name")).values():
-        first, *others = sorted(items, key=attrgetter("load.concurrency"))
+        first, *others = sorted(items, key=attrgetter("concurrency"))
         if other := next((item for item in others if item.verdict != first.verdict), None):
-            here, there = (item.figure("concurrency", "count") for item in (first, other))
             said = f"{label(first, False)}: {WORDS[first.verdict]} at concurrency "
-            sentences.append((said, here, f", but {WORDS[other.verdict]} at ", there, "."))
+            sentences.append((said, first.at, f", but {WORDS[other.verdict]} at ", other.at, "."))
     return sentences
 
 
 def label(item: Comparison, with_load: bool = True) -> str:
     """A comparison's name in a sentence; its load only where the cell has several."""
     cell = item.cell
-    load = f" at concurrency {item.load.concurrency}" if with_load and len(cell.loads) > 1 else ""
+    load = f" at concurrency {item.concurrency}" if with_load and len(cell.loads) > 1 else ""
     return f"{cell.gpu} {cell.engine} {cell.prompts} {cell.mode}{load}"
 
 
 def resolvable(item: Comparison) -> Figure | Null:
     """The smallest effect that a comparison could have shown."""
-    return derived("larger", item.load.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
+    return derived("larger", item.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
 
 
 def joined(clauses: Iterable[tuple]) -> tuple:

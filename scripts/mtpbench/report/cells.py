@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import pandas as pd
@@ -55,32 +56,15 @@ class Cell:
 
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
-
-    @cached_property
-    def path(self) -> str:
-        return results.path_of(self.name).as_posix()
-
-    @property
-    def summary(self) -> dict:
-        return self.document["summary"]
-
-    @property
-    def speculative(self) -> bool:
-        return self.document["spec"]["mode"]["method"] != "none"
-
-    @property
-    def gamma(self) -> int | None:
-        return self.document["spec"]["mode"].get("num_speculative_tokens")
+        self.spec, self.sessions, self.summary = (self.document[key] for key in ("spec", "sessions", "summary"))
+        self.path = results.path_of(self.name).as_posix()
+        self.speculative = self.spec["mode"]["method"] != "none"
+        self.gamma: int | None = self.spec["mode"].get("num_speculative_tokens")
 
     @property
     def surroundings(self) -> dict:
         """All of the spec that a cell shares with its null cell."""
-        spec = self.document["spec"]
-        return {**spec, "mode": None, "model": {**spec["model"], "drafter": None}}
-
-    @property
-    def sessions(self) -> list[dict]:
-        return self.document["sessions"]
+        return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -157,6 +141,11 @@ class Load:
     def data(self) -> dict:
         return self.cell.summary["loads"][self.index]
 
+    @property
+    def at(self) -> Figure:
+        """The concurrency as a figure."""
+        return self.cell.figure(f"/summary/loads/{self.index}/concurrency", "count")
+
     def figure(self, name: str, format: str = "decimal") -> Figure | Null:
         return self.cell.figure(f"/summary/loads/{self.index}/{name}", format)
 
@@ -168,25 +157,23 @@ class Load:
         source = f"step_quantile({self.cell.path}#/sessions, {json.dumps(arm)}, {self.concurrency}, {share})"
         return Figure(quantiles[share], "decimal", source)
 
+    def part(self, what: str | dict | int, place: str) -> "Part":
+        return Part(self.cell, self.index, self.concurrency, what, place)
+
 
 @dataclass(frozen=True)
-class Part:
-    """What lies below a place in a load point: an arm, a prompt category, a prompt, a position in the draft."""
+class Part(Load):
+    """What lies at a place below a load point: an arm, a prompt category, a prompt, a position in the draft."""
 
-    load: Load
     what: str | dict | int
     place: str
 
-    @property
-    def cell(self) -> Cell:
-        return self.load.cell
-
     def figure(self, name: str | int, format: str = "decimal") -> Figure | Null:
-        return self.load.figure(f"{self.place}/{name}", format)
+        return super().figure(f"{self.place}/{name}", format)
 
 
-def arms(comparisons: list["Comparison"]) -> list[Part]:
-    return [Part(item.load, arm, f"arms/{arm}") for item in comparisons for arm in ARMS]
+def arms(loads: Iterable[Load]) -> list[Part]:
+    return [load.part(arm, f"arms/{arm}") for load in loads for arm in ARMS]
 
 
 def _at(name: str, format: str = "decimal") -> property:
@@ -194,11 +181,10 @@ def _at(name: str, format: str = "decimal") -> property:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Load):
     """A speculative load point with the noise floor of its null cell and the verdict."""
 
     study: "Study"
-    load: Load
     noise_floor: Figure | Null
     verdict: str
     reason: str
@@ -211,23 +197,15 @@ class Comparison:
     step_ms = _at("arms/test/step_ms/mean")
 
     @property
-    def cell(self) -> Cell:
-        return self.load.cell
-
-    @property
-    def figure(self) -> Callable:
-        return self.load.figure
-
-    @property
     def interval(self) -> tuple:
         return (self.low,) if isinstance(self.low, Null) else (self.low, " to ", self.high)
 
     @property
     def drafting(self) -> tuple:
         """What a step time depends on; the synthetic sampler has a cost of its own."""
-        mode = self.cell.document["spec"]["mode"]
-        kept = tuple((key, str(value)) for key, value in sorted(mode.items()) if not key.startswith("synthetic_"))
-        return self.cell.gpu, self.cell.engine, self.load.concurrency, kept
+        mode = sorted(self.cell.spec["mode"].items())
+        kept = tuple((key, str(value)) for key, value in mode if not key.startswith("synthetic_"))
+        return self.cell.gpu, self.cell.engine, self.concurrency, kept
 
     @property
     def break_even(self) -> Figure | Null:
@@ -297,7 +275,7 @@ class Study:
     @cached_property
     def by_drafting(self) -> dict[tuple, list[Comparison]]:
         """The comparisons that share what a step time depends on."""
-        return grouped(self.speculative, lambda item: item.drafting)
+        return grouped(self.speculative, attrgetter("drafting"))
 
     @cached_property
     def single_session(self) -> bool:
@@ -323,10 +301,8 @@ class Study:
     def _compare(self, load: Load) -> Comparison:
         floor = self.floor(load)
         found = effect.verdict(load.data["speedup"], None if isinstance(floor, Null) else floor.value)
-        reason = found["reason"] or ""
-        if isinstance(floor, Null) and load.data["speedup"]:
-            reason = floor.reason
-        return Comparison(self, load, floor, found["verdict"], reason)
+        reason = floor.reason if isinstance(floor, Null) and load.data["speedup"] else found["reason"] or ""
+        return Comparison(load.cell, load.index, load.concurrency, self, floor, found["verdict"], reason)
 
 
 def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
@@ -341,8 +317,13 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
     found = {name: (states or {}).get(name, unknown) for name in {**(states or {}), **existing}}
     measured = [name for name in found if name in existing]
     gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in existing]
-    cells = []
-    for name, read in zip(measured, _read_all(root, measured)):
+    paths, cells = [results.path_of(name, root) for name in measured], []
+    if len(paths) < PARALLEL_FROM:
+        reads = [_read(path) for path in paths]
+    else:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            reads = list(pool.map(_read, paths, chunksize=8))
+    for name, read in zip(measured, reads):
         if isinstance(read, str):
             gaps.append((name, "unreadable", read))
             continue
@@ -351,15 +332,6 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
         if stale:
             gaps.append((name, "stale", "; ".join(found[name]["differences"])))
     return Study(cells, gaps, config or {})
-
-
-def _read_all(root: Path, names: list[str]) -> Iterator[tuple]:
-    paths = [results.path_of(name, root) for name in names]
-    if len(paths) < PARALLEL_FROM:
-        yield from map(_read, paths)
-    else:
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
-            yield from pool.map(_read, paths, chunksize=8)
 
 
 COLUMNS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "valid")  # of a table without a row
@@ -373,14 +345,14 @@ def frame(study: Study) -> pd.DataFrame:
 
 def tidy(study: Study) -> Iterator[dict]:
     """The rows of `frame`, in the order of the cells; the comparison's columns stand in the rows of its test arm."""
-    compared = {(item.cell.name, item.load.index): item for item in study.speculative}
+    compared = {(item.cell.name, item.index): item for item in study.speculative}
     for cell in study.cells:
         for point in cell.loads:
             for arm in ARMS:
                 row = {
                     "cell": cell.name, "gpu": cell.gpu, "engine": cell.engine, "prompts": cell.prompts, "mode": cell.mode,
                     "concurrency": point.concurrency, "arm": arm, "valid": cell.summary["valid"],
-                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks) or None, "device": cell.document["spec"]["device"]["name"],
+                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks) or None, "device": cell.spec["device"]["name"],
                     "gamma": cell.gamma, "sessions": len(cell.sessions), "created_at": cell.document["created_at"],
                     "fingerprint": cell.document["fingerprint"], **_flat(point.data["arms"][arm]),
                 }  # fmt: skip

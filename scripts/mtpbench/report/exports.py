@@ -46,7 +46,7 @@ def llmd(load: Load, arm: str) -> dict:
     What that format has no field for (acceptance, the paired speed-up, gates) stands under `results.profiling`.
     """
     cell, measured = load.cell, load.data["arms"][arm]
-    spec, session = cell.document["spec"], cell.sessions[0]
+    spec, session = cell.spec, cell.sessions[0]
     implementation = spec["engine"]["implementation"]
     mode = spec["mode"] if arm == "test" else {"method": "none"}
     statistics = {
@@ -131,7 +131,7 @@ def ro_crate(study: Study, root: Path) -> dict:
     """RO-Crate 1.2 metadata of metrics/: every result with what made it, the table of cells, plots and exports."""
     folder, entities = root / "metrics", []
     for cell in study.cells:
-        spec, path = cell.document["spec"], Path(cell.path).relative_to("metrics").as_posix()
+        spec, path = cell.spec, Path(cell.path).relative_to("metrics").as_posix()
         made = cell.document["created_at"]
         engine, device = f"#engine-{cell.engine}", f"#device-{cell.gpu}"
         entities += [

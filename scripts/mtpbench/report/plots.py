@@ -53,11 +53,11 @@ Data = pd.DataFrame
 PERCENTILES = {f"p{round(100 * share)}_ms": share for share in QUANTILES}
 # Columns that are no property of a comparison; a function gets the comparison, or the part of its load, that a row is about.
 VALUES: dict[str, Callable] = {
-    "concurrency": lambda item: item.load.figure("concurrency"),
+    "concurrency": attrgetter("at"),
     "gamma": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens"),
     "share": lambda position: position.figure(position.what), "position": lambda position: position.what + 1,
     "mbu": lambda arm: arm.figure("mbu"), "mfu_executed": lambda arm: arm.figure("mfu_executed"), "arm": attrgetter("what"),
-    **{name: lambda arm, share=share: arm.load.step(arm.what, share) for name, share in PERCENTILES.items()},
+    **{name: lambda arm, share=share: arm.step(arm.what, share) for name, share in PERCENTILES.items()},
     **{f"{arm}_tok_s": lambda item, arm=arm: item.figure(f"arms/{arm}/mean_request_tok_s") for arm in ARMS},
     **{f"{arm}_dollars_per_million": lambda item, arm=arm: item.cost(arm) for arm in ARMS},
     "observed": attrgetter("ratio"), "prompts": attrgetter("cell.prompts"), "engine": attrgetter("cell.engine"),
@@ -301,13 +301,9 @@ def predicted(drawn: Data, axes) -> None:
 
 
 def _positions(study: Study) -> list[Part]:
-    """Of each comparison's first load, the positions of a draft."""
-    firsts = [item.load for item in study.comparisons if item.load.index == 0]
-    return [Part(load, at, "arms/test/acceptance/joint") for load in firsts for at in range(load.cell.gamma)]
-
-
-def _by_gpu(study: Study) -> list[Comparison]:
-    return sorted(study.current, key=attrgetter("cell.gpu"))
+    """Of each comparison at a cell's first load, the positions of a draft."""
+    firsts = [item for item in study.comparisons if item.index == 0]
+    return [item.part(at, "arms/test/acceptance/joint") for item in firsts for at in range(item.cell.gamma)]
 
 
 def _arms(study: Study) -> list[Part]:
@@ -315,7 +311,7 @@ def _arms(study: Study) -> list[Part]:
 
 
 DRAWN = {
-    "speedup": Plot(speedup, "ratio low high noise_floor verdict", ["ratio"], of=_by_gpu),
+    "speedup": Plot(speedup, "ratio low high noise_floor verdict", ["ratio"], of=lambda study: sorted(study.current, key=attrgetter("cell.gpu"))),
     "acceptance_speedup": Plot(
         acceptance_speedup, "acceptance_length ratio low high break_even verdict group", ["acceptance_length", "ratio"],
         group=lambda item: f"{item.cell.gpu} {item.cell.engine} γ {item.cell.gamma}",

@@ -59,13 +59,9 @@ def _name(cell: Cell) -> tuple:
     return (cell.name.replace("_", " "), *_marks(cell))
 
 
-def _concurrency(item: Comparison | Part) -> Figure:
-    return item.load.figure("concurrency", "count")
-
-
 def _at_load(item: Comparison) -> tuple:
     """A cell's name with the load, where the cell has several; beside it on a phone, where further columns are out of sight."""
-    several = (" at concurrency ", _concurrency(item)) if len(item.cell.loads) > 1 else ()
+    several = (" at concurrency ", item.at) if len(item.cell.loads) > 1 else ()
     return (*_name(item.cell), *several)
 
 
@@ -94,20 +90,18 @@ def _cost_all_in(item: Comparison) -> Figure | Null:
 
 def _categories(study: Study) -> list[Part]:
     return [
-        Part(item.load, category, f"acceptance_by_category/{pointer_part(category)}")
+        item.part(category, f"acceptance_by_category/{pointer_part(category)}")
         for item in study.speculative
-        for category in item.load.data["acceptance_by_category"] or {}
+        for category in item.data["acceptance_by_category"] or {}
     ]
 
 
 def _prompts(study: Study) -> list[Part]:
-    return [
-        Part(item.load, prompt, f"prompts/{at}") for item in study.speculative for at, prompt in enumerate(item.load.data["prompts"])
-    ]
+    return [item.part(prompt, f"prompts/{at}") for item in study.speculative for at, prompt in enumerate(item.data["prompts"])]
 
 
 CELL = {"Cell": _name}
-NAMES = {"Cell": lambda item: _name(item.cell), "Concurrency": _concurrency}
+NAMES = {"Cell": lambda item: _name(item.cell), "Concurrency": attrgetter("at")}
 ARM = {**NAMES, "Arm": attrgetter("what")}
 RATES = {"Decode rate": "decode_tok_s", "Mean request rate": "mean_request_tok_s", "Throughput": "throughput_tok_s"}
 TIMES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "End to end": "e2e_ms", "Step": "step_ms"}
@@ -206,11 +200,11 @@ def _side_by_side(
         ", ".join(names).replace("gpu", "GPU").removesuffix(", marks"): lambda group: (
             " ".join(getattr(group[0].cell, name) for name in names if name != "marks"), *_marks(group[0].cell),
         ),
-        "Concurrency": lambda group: _concurrency(group[0]),
+        "Concurrency": lambda group: group[0].at,
     }  # fmt: skip
     for value in dict.fromkeys(getattr(item.cell, of) for item in items):
         columns |= {title.format(value): column(value, show) for title, show in shown.items()}
-    groups = grouped(items, attrgetter("load.concurrency", *(f"cell.{name}" for name in names))).values()
+    groups = grouped(items, attrgetter("concurrency", *(f"cell.{name}" for name in names))).values()
     return _table(name, title, [group for group in groups if len(group) >= least], columns, **more)
 
 
@@ -262,7 +256,7 @@ def _by_position(study: Study) -> Iterable[Table]:
 
     def steps(ids: int) -> Callable:
         of = f"arms/test/ids_per_step/{ids}"
-        return lambda item: item.figure(of, "count") if str(ids) in item.load.data["arms"]["test"]["ids_per_step"] else "–"
+        return lambda item: item.figure(of, "count") if str(ids) in item.data["arms"]["test"]["ids_per_step"] else "–"
 
     yield _table("acceptance", "Acceptance by prompt set", items, {
         **NAMES, "Length (bonus in)": "arms/test/acceptance/length length", "Rate": "arms/test/acceptance/rate percent",
@@ -296,7 +290,7 @@ def cheapest(study: Study) -> Table:
     for prompts, found in priced.items():
         item, arm, price = min(found, key=lambda offer: offer[2].value)
         mode = item.cell.mode if arm == "test" else "baseline"
-        rows.append([prompts, item.cell.gpu, item.cell.engine, mode, _concurrency(item), price])
+        rows.append([prompts, item.cell.gpu, item.cell.engine, mode, item.at, price])
     columns = ["Prompts", "GPU", "Engine", "Mode", "Concurrency", "$/M tokens"]
     return Table("cheapest", "Cheapest GPU per prompt set", columns, rows, NO_PRICE, keep=True)
 
@@ -352,7 +346,7 @@ def _published_length(files: Files, at: int) -> Figure | Null:
 
 def _drafted_alike(items: list[Comparison]) -> dict[str, list[Comparison]]:
     """Those at the published draft length, by the engine's implementation."""
-    return grouped((item for item in items if item.cell.gamma == 4), lambda item: item.cell.document["spec"]["engine"]["implementation"])
+    return grouped((item for item in items if item.cell.gamma == 4), lambda item: item.cell.spec["engine"]["implementation"])
 
 
 def published(study: Study, files: Files) -> Table:
@@ -374,8 +368,8 @@ def published(study: Study, files: Files) -> Table:
 
 def implied(study: Study, files: Files) -> Table:
     """The published acceptance put on the break-even lines measured here on GPUs at the same draft length."""
-    on_gpus = [item for item in study.speculative if item.cell.document["spec"]["device"]["kind"] == "cuda"]
-    rows, alike = [], _drafted_alike([item for item in on_gpus if item.load.concurrency == 1])
+    on_gpus = [item for item in study.speculative if item.cell.spec["device"]["kind"] == "cuda"]
+    rows, alike = [], _drafted_alike([item for item in on_gpus if item.concurrency == 1])
     for at, row in enumerate(files[PUBLISHED]):
         length = _published_length(files, at)
         for items in grouped(alike.get(row["engine"], []), attrgetter("cell.gpu", "cell.engine")).values():
