@@ -49,18 +49,19 @@ def llmd(load: Load, arm: str) -> dict:
     spec, session = cell.spec, cell.sessions[0]
     implementation = spec["engine"]["implementation"]
     mode = spec["mode"] if arm == "test" else {"method": "none"}
-    statistics = {
-        "time_to_first_token": _statistics(measured["ttft_ms"], "ms"),
-        "time_per_output_token": _statistics(measured["tpot_ms"], "ms/token"),
-        "request_latency": _statistics(measured["e2e_ms"], "ms"),
-    }
+    target = spec["model"]["target"]
+    name = target.get("repo") or target.get("shape") or f"sha256:{target['sha256'][:12]}"
+    times = {"time_to_first_token": "ttft_ms", "time_per_output_token": "tpot_ms", "request_latency": "e2e_ms"}
     protocol = spec["protocol"]
-    lengths = {name: {"units": "count", "mean": measured[f"{which}_tokens"] / measured["requests"]} for name, which in (("input_length", "prompt"), ("output_length", "output"))}
+    lengths = {
+        f"{name}_length": {"units": "count", "mean": measured[f"{which}_tokens"] / measured["requests"]}
+        for name, which in (("input", "prompt"), ("output", "output"))
+    }
     engine = {
         "metadata": {"label": "engine", "cfg_id": results.digest([spec["engine"], spec["model"], mode])},
         "standardized": {
             "kind": "inference_engine", "tool": implementation, "tool_version": str(session["software"].get(implementation)),
-            "role": "replica", "replicas": 1, "model": {"name": _model_name(spec["model"]["target"])},
+            "role": "replica", "replicas": 1, "model": {"name": name},
             "accelerator": {"model": spec["device"]["name"], "count": int(spec["device"]["kind"] != "cpu"), "parallelism": {"tp": 1}},
         },
         "native": {"config": {"mode": mode, "engine": spec["engine"], "dtype": spec["model"]["dtype"]}},
@@ -77,7 +78,9 @@ def llmd(load: Load, arm: str) -> dict:
         workload["standardized"]["output_seq_len"] = {"distribution": "fixed", "value": protocol["output_tokens"]}
     aggregate = {
         "requests": {"total": measured["requests"], "failures": 0, **lengths},
-        "latency": {name: found for name, found in statistics.items() if found},
+        "latency": {
+            name: {"units": "ms/token" if key == "tpot_ms" else "ms", **measured[key]} for name, key in times.items() if measured[key]
+        },
     }
     if measured["throughput_tok_s"] is not None:
         aggregate["throughput"] = {"output_token_rate": {"units": "tokens/s", "mean": measured["throughput_tok_s"]}}
@@ -91,17 +94,12 @@ def llmd(load: Load, arm: str) -> dict:
         "scenario": {"stack": [engine], "load": workload},
         "results": {
             "request_performance": {"aggregate": aggregate},
-            "profiling": {"mtpbench": {"acceptance": measured["acceptance"], "speedup": load.data["speedup"] if arm == "test" else None, "gates": cell.summary["gates"]}},
+            "profiling": {"mtpbench": {
+                "acceptance": measured["acceptance"], "speedup": load.data["speedup"] if arm == "test" else None,
+                "gates": cell.summary["gates"],
+            }},
         },
     }  # fmt: skip
-
-
-def _statistics(percentiles: dict | None, units: str) -> dict | None:
-    return {"units": units, **percentiles} if percentiles else None
-
-
-def _model_name(weights: dict) -> str:
-    return weights.get("repo") or weights.get("shape") or f"sha256:{weights['sha256'][:12]}"
 
 
 def prometheus(cell: Cell, rows: list[dict]) -> str:

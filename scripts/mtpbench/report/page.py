@@ -1,6 +1,5 @@
 """The report as pages: one list of sections, its templates, and how a table's cell is written in each."""
 
-import functools
 import html
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from mtpbench.errors import UserError
 from mtpbench.report import PLOTS, STANDALONE, advice, tables
 from mtpbench.report.cells import Study
-from mtpbench.report.figures import Figure, Files, Null
+from mtpbench.report.figures import Figure, Files
 
 README_MARKERS = ("<!-- results: begin (written by `snakemake readme`; do not edit) -->", "<!-- results: end -->")
 TEMPLATES = Path(__file__).parents[3] / "report/templates"
@@ -47,22 +46,14 @@ def as_html(value, up: str = "../") -> Markup:
     """A table's cell or a sentence's part for the page; `up` leads from the page's folder to the root."""
     if isinstance(value, tuple | list):
         return Markup("").join(as_html(part, up) for part in value)
-    if isinstance(value, Figure | Null):
-        return Markup(value.html(up))
-    if isinstance(value, tables.Badge):
-        return Markup(f' <span class="badge {value.tone}"><span aria-hidden="true">{value.symbol}</span> {html.escape(value.text)}</span> ')
-    return Markup(html.escape(str(value)))
+    return Markup(html.escape(value) if isinstance(value, str) else value.html(up))
 
 
 def as_markdown(value, up: str = "../") -> str:
     """The same for Markdown. A pipe would end the table's cell, a line break its row."""
     if isinstance(value, tuple | list):
         return "".join(as_markdown(part, up) for part in value)
-    if isinstance(value, Figure | Null):
-        return value.markdown(up)
-    if isinstance(value, tables.Badge):
-        return f" {value.symbol} {value.text} "
-    return " ".join(str(value).replace("|", "\\|").splitlines())
+    return " ".join(value.replace("|", "\\|").splitlines()) if isinstance(value, str) else value.markdown(up)
 
 
 def _kind(value) -> str:
@@ -78,9 +69,9 @@ def _render(template: str, up: str = "../", **values) -> str:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )
+    )  # fmt: skip
     made.filters["kind"] = _kind
-    made.filters["show"] = functools.partial(as_html, up=up) if kind == "html" else lambda value: as_markdown(value, up).strip()
+    made.filters["show"] = lambda value: as_html(value, up) if kind == "html" else as_markdown(value, up).strip()
     return made.get_template(template).render(**{"most": MOST_ROWS[kind], "up": up, **values})
 
 

@@ -28,11 +28,11 @@ from mtpbench.report.cells import ARMS, Comparison, Part, Study, arms
 from mtpbench.report.figures import QUANTILES, Figure, Null
 from mtpbench.report.tables import NO_COMPARISON, NO_PRICE
 
-INK, FAINT, GRID = "#1d2329", "#5b6672", "#d5dae0"
-SERIES = ("#0067a8", "#b84a00", "#00745a", "#96407a", "#7a6200", "#4f5b66")
-DARK = dict(zip((INK, FAINT, GRID, *SERIES), (
-    "#e6e9ec", "#a3adb8", "#39424c", "#62b6ef", "#ff9a57", "#4fd1a7", "#e5a0cb", "#e3cf57", "#c2cad3",
-)))  # fmt: skip
+DARK = {  # by the colour on a light page
+    "#1d2329": "#e6e9ec", "#5b6672": "#a3adb8", "#d5dae0": "#39424c", "#0067a8": "#62b6ef", "#b84a00": "#ff9a57",
+    "#00745a": "#4fd1a7", "#96407a": "#e5a0cb", "#7a6200": "#e3cf57", "#4f5b66": "#c2cad3",
+}  # fmt: skip
+INK, FAINT, GRID, *SERIES = DARK
 VARIABLES = {colour: f"--p{at}" for at, colour in enumerate(DARK)}
 MARKERS = "osD^vPX<>"
 LABELLED, MOST = 48, 200  # rows with a name each; rows at all

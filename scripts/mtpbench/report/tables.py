@@ -1,5 +1,6 @@
 """The report's tables, as data: cells are text, figures, reasons, badges, or a sequence of these."""
 
+import html
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ class Badge:
     text: str
     tone: str
     symbol: str
+
+    def markdown(self, up: str) -> str:
+        return f" {self.symbol} {self.text} "
+
+    def html(self, up: str) -> str:
+        return f' <span class="badge {self.tone}"><span aria-hidden="true">{self.symbol}</span> {html.escape(self.text)}</span> '
 
 
 @dataclass
