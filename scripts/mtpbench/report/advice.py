@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from mtpbench.report.cells import Comparison, grouped
-from mtpbench.report.figures import Figure, Null, derived
+from mtpbench.report.figures import Null, derived
 
 FEW_PROMPTS = 8
 NAMED = 6  # comparisons that a sentence names before it says "and others"
@@ -37,11 +37,6 @@ class Advice:
     word: str
     parts: tuple
     thin: tuple[str, ...]
-
-
-def method(item: Comparison) -> str:
-    """The method as people call it."""
-    return item.cell.spec["mode"]["method"].upper()
 
 
 def word(verdicts: Iterable[str]) -> str:
@@ -67,7 +62,7 @@ def thin(items: list[Comparison], scope: str) -> tuple[str, ...]:
 
 def advice(comparisons: list[Comparison], scope: str) -> list[Advice]:
     """One advice for each group of a scope, and each method."""
-    groups = grouped(comparisons, lambda item: (SCOPES[scope](item), method(item)))
+    groups = grouped(comparisons, lambda item: (SCOPES[scope](item), item.cell.spec["mode"]["method"].upper()))
     several = len({name for _, name in groups}) > 1
     return [
         Advice(
@@ -95,11 +90,6 @@ def label(item: Comparison, with_load: bool = True) -> str:
     return f"{cell.gpu} {cell.engine} {cell.prompts} {cell.mode}{load}"
 
 
-def resolvable(item: Comparison) -> Figure | Null:
-    """The smallest effect that a comparison could have shown."""
-    return derived("larger", item.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
-
-
 def joined(clauses: Iterable[tuple]) -> tuple:
     """The parts of all clauses, with a semicolon between them."""
     parts = [part for clause in clauses for part in (*clause, "; ")]
@@ -125,13 +115,16 @@ def _names(items: list[Comparison]) -> str:
 
 
 def _range(items: list[Comparison]) -> tuple:
-    ratios = sorted((item.ratio for item in items), key=lambda figure: figure.value)
+    ratios = sorted((item.ratio for item in items), key=attrgetter("value"))
     return (ratios[0],) if ratios[0].text == ratios[-1].text else (ratios[0], " to ", ratios[-1])
 
 
 def _hidden(items: list[Comparison]) -> tuple:
     """How large an effect could hide in unresolved comparisons, where that can be said."""
-    sizes = [size for size in map(resolvable, items) if isinstance(size, Figure)]
-    if len(sizes) < len(items):
-        return (f" ({next(item.reason for item in items if isinstance(resolvable(item), Null))})",)
-    return (" (an effect of up to ", max(sizes, key=lambda figure: figure.value), " could hide)")
+    sizes = []
+    for item in items:
+        size = derived("larger", item.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
+        if isinstance(size, Null):
+            return (f" ({item.reason})",)
+        sizes.append(size)
+    return (" (an effect of up to ", max(sizes, key=attrgetter("value")), " could hide)")

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import shutil
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mtpbench.report.cells import ARMS, Cell, Load, Study, frame, tidy
 
 LLMD_VERSION = "0.2"
 LICENSE = "https://spdx.org/licenses/MIT"
+_write = partial(results.write_text, durable=False)
 LABELS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "marks")
 
 
@@ -27,9 +29,9 @@ def write(study: Study, root: Path) -> None:
         for load in cell.loads if cell.summary["valid"] else ():
             for arm in ARMS:
                 place = folder / "llm-d" / f"{cell.name}.{arm}.c{load.concurrency}.json"
-                _put(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
-        _put(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows.get(cell.name, [])))
-    _put(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
+                _write(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
+        _write(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows.get(cell.name, [])))
+    _write(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_cells(study: Study, root: Path) -> None:
@@ -137,7 +139,8 @@ def ro_crate(study: Study, root: Path) -> dict:
              "description": _described(cell), **_size(folder / path)},
             {"@id": f"#measuring-{cell.name}", "@type": "CreateAction", "name": f"Measuring {cell.name}", "endTime": made,
              "instrument": [{"@id": engine}, {"@id": device}], "result": {"@id": path}},
-            {"@id": engine, "@type": "SoftwareApplication", "name": cell.engine, "softwareVersion": str(cell.sessions[0]["software"].get(spec["engine"]["implementation"]))},
+            {"@id": engine, "@type": "SoftwareApplication", "name": cell.engine,
+             "softwareVersion": str(cell.sessions[0]["software"].get(spec["engine"]["implementation"]))},
             {"@id": device, "@type": "Product", "name": spec["device"]["name"]},
         ]  # fmt: skip
     derived = ["cells.csv", "cells.parquet", *sorted(path.relative_to(folder).as_posix() for path in (folder / "plots").glob("*"))]
@@ -158,8 +161,12 @@ def ro_crate(study: Study, root: Path) -> dict:
         "description": "Speed-up of language models by multi-token prediction, one GPU, engine, prompt set and mode a file.",
         "hasPart": parts, "mentions": actions,
     }  # fmt: skip
-    descriptor = {"@id": "ro-crate-metadata.json", "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": "https://w3id.org/ro/crate/1.2"}}
-    return {"@context": "https://w3id.org/ro/crate/1.2/context", "@graph": [descriptor, about, {"@id": LICENSE, "@type": "CreativeWork", "name": "MIT License"}, *unique.values()]}
+    descriptor = {
+        "@id": "ro-crate-metadata.json", "@type": "CreativeWork", "about": {"@id": "./"},
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.2"},
+    }  # fmt: skip
+    license = {"@id": LICENSE, "@type": "CreativeWork", "name": "MIT License"}
+    return {"@context": "https://w3id.org/ro/crate/1.2/context", "@graph": [descriptor, about, license, *unique.values()]}
 
 
 def _described(cell: Cell) -> str:
@@ -173,8 +180,3 @@ def _size(path: Path) -> dict:
         return {}
     content = path.read_bytes()
     return {"contentSize": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")

@@ -233,11 +233,6 @@ class Shown:
     format: str
 
 
-def recompute(shown: Shown, files: Files) -> str:
-    """What should stand there."""
-    return FORMATS[shown.format](evaluate(shown.source, files))
-
-
 _LINKS = {
     ".md": re.compile(r'\[(?P<text>[^\]]*)\]\((?P<href>[^\s)]+#/[^\s)]*) "(?P<title>[^"]*)"\)'),
     ".html": re.compile(r'<a class="f" href="(?P<href>[^"]*)" title="(?P<title>[^"]*)">(?P<text>[^<]*)</a>'),
@@ -272,7 +267,7 @@ def check(root: Path) -> int:
     files, number = Files(root), 0
     for number, figure in enumerate(shown(root), start=1):
         try:
-            expected = recompute(figure, files)
+            expected = FORMATS[figure.format](evaluate(figure.source, files))
         except (OSError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"{figure.where}: {figure.text!r} leads nowhere: {figure.source} ({error!r})") from None
         if expected != figure.text:

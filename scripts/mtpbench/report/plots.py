@@ -47,7 +47,11 @@ HOLLOW = {"marker": "o", "markerfacecolor": "none"}
 BOXES = dict(zip(ARMS, (
     {"facecolor": "none", "edgecolor": SERIES[0], "hatch": ""}, {"facecolor": GRID, "edgecolor": SERIES[1], "hatch": "////"},
 )))  # fmt: skip
-Data = pd.DataFrame
+
+
+def _named(item: Comparison | Part) -> str:
+    marks = [mark.split(" · ")[0] for mark in item.cell.marks]
+    return label(item) + (f" ({', '.join(marks)})" if marks else "")
 
 
 PERCENTILES = {f"p{round(100 * share)}_ms": share for share in QUANTILES}
@@ -61,7 +65,7 @@ VALUES: dict[str, Callable] = {
     **{f"{arm}_tok_s": lambda item, arm=arm: item.figure(f"arms/{arm}/mean_request_tok_s") for arm in ARMS},
     **{f"{arm}_dollars_per_million": lambda item, arm=arm: item.cost(arm) for arm in ARMS},
     "observed": attrgetter("ratio"), "prompts": attrgetter("cell.prompts"), "engine": attrgetter("cell.engine"),
-    "line": label, "named": lambda item: _named(item),
+    "line": label, "named": _named,
 }  # fmt: skip
 
 
@@ -79,7 +83,7 @@ class Plot:
     most: int = MOST
     panels: int = 1
 
-    def data(self, study: Study) -> Data:
+    def data(self, study: Study) -> pd.DataFrame:
         """A row for each item: a figure's value (None where there is none) with its source; words as they are."""
         rows, values = [], {**VALUES, "group": self.group}
         for item in self.of(study):
@@ -89,12 +93,7 @@ class Plot:
                 row[name] = value
                 if isinstance(value, Figure | Null):
                     row |= {name: getattr(value, "value", None), f"{name}_source": getattr(value, "source", "")}
-        return Data(rows, columns=None if rows else ["item", "cell", *self.needs])
-
-
-def _named(item: Comparison | Part) -> str:
-    marks = [mark.split(" · ")[0] for mark in item.cell.marks]
-    return label(item) + (f" ({', '.join(marks)})" if marks else "")
+        return pd.DataFrame(rows, columns=None if rows else ["item", "cell", *self.needs])
 
 
 def _looks(names) -> dict[str, dict]:
@@ -117,7 +116,7 @@ def _legend(axes, looks: dict[str, dict], *more: Artist) -> None:
     axes.legend(handles=handles, ncols=min(4, len(handles)), handletextpad=0.4, columnspacing=1.2, **ABOVE)
 
 
-def _points(axes, rows: Data, x: str, y: str, color: str, marker: str, hollow=False) -> None:
+def _points(axes, rows: pd.DataFrame, x: str, y: str, color: str, marker: str, hollow=False) -> None:
     """Markers that lead to their numbers; hollow ones stand for what is unresolved or diagnostic."""
     faces = ["none" if each else color for each in np.broadcast_to(hollow, len(rows))]
     points = axes.scatter(rows[x], rows[y], s=30, marker=marker, facecolors=faces, edgecolors=color, linewidths=1.3, zorder=3)
@@ -125,13 +124,13 @@ def _points(axes, rows: Data, x: str, y: str, color: str, marker: str, hollow=Fa
     points.set_urls(["../" + Figure(0, "text", source).reference.removeprefix("metrics/") for source in sources])
 
 
-def _intervals(lines: Callable, rows: Data, at: str, color: str, width: float = 1.2) -> None:
+def _intervals(lines: Callable, rows: pd.DataFrame, at: str, color: str, width: float = 1.2) -> None:
     """A line from each interval's low to its high end, where there is one; `lines` is an axes' hlines or vlines."""
     bounded = rows.dropna(subset="low")
     lines(bounded[at], bounded["low"], bounded["high"], color=color, linewidth=width)
 
 
-def _medians(axes, rows: Data, x: str, y: str, look: dict, style: dict) -> None:
+def _medians(axes, rows: pd.DataFrame, x: str, y: str, look: dict, style: dict) -> None:
     """Points, and a line through their medians at each x."""
     medians = rows.groupby(x)[y].median()
     axes.plot(medians.index, medians, color=look["color"], linewidth=1.1, **style)
@@ -164,7 +163,7 @@ def _name_rows(axes, names: list[str], groups: list[str]) -> None:
     axes.figure.set_figheight(1.1 + (0.24 * len(names) if len(names) <= LABELLED else max(0.03 * len(names), 6)))
 
 
-def speedup(drawn: Data, axes) -> None:
+def speedup(drawn: pd.DataFrame, axes) -> None:
     drawn = drawn.assign(row=range(len(drawn)), engine=[item.cell.engine for item in drawn["item"]])
     for at, floor in drawn.set_index("row")["noise_floor"].dropna().items():
         axes.fill_betweenx([at - 0.38, at + 0.38], 1 / (1 + floor), 1 + floor, color=GRID, linewidth=0)
@@ -184,7 +183,7 @@ def speedup(drawn: Data, axes) -> None:
     _legend(axes, {**looks, "hollow: unresolved": HOLLOW}, plt.Rectangle((0, 0), 1, 1, color=GRID, label="noise floor"))
 
 
-def acceptance_speedup(drawn: Data, axes) -> None:
+def acceptance_speedup(drawn: pd.DataFrame, axes) -> None:
     looks = _looks(drawn["group"])
     few = len(looks) <= 6
     most = drawn["acceptance_length"].max() * 1.08
@@ -201,7 +200,7 @@ def acceptance_speedup(drawn: Data, axes) -> None:
     _legend(axes, looks | ({"length / break-even length": {"linestyle": "--", "linewidth": 0.9}} if few else {}))
 
 
-def acceptance_position(drawn: Data, axes) -> None:
+def acceptance_position(drawn: pd.DataFrame, axes) -> None:
     looks, styles = _looks(drawn["prompts"]), _styles(drawn["engine"].unique())
     for line in _shortened(drawn["line"].unique(), 60, axes):
         mine = drawn[drawn["line"] == line]
@@ -214,7 +213,7 @@ def acceptance_position(drawn: Data, axes) -> None:
     _legend(axes, looks | styles)
 
 
-def step_times(drawn: Data, axes) -> None:
+def step_times(drawn: pd.DataFrame, axes) -> None:
     parts = ("whislo", "q1", "med", "q3", "whishi")
     boxes = [dict(zip(parts, row), fliers=[], label="") for row in drawn[[*PERCENTILES]].itertuples(index=False)]
     made = axes.bxp(
@@ -231,7 +230,7 @@ def step_times(drawn: Data, axes) -> None:
     axes.legend(handles=[plt.Rectangle((0, 0), 1, 1, label=arm, **look) for arm, look in BOXES.items()], ncols=2, **ABOVE)
 
 
-def roofline(drawn: Data, axes) -> None:
+def roofline(drawn: pd.DataFrame, axes) -> None:
     """Normalised: both roofs are 1, so that every device fits one picture."""
     looks, drawn = _looks(drawn["group"]), drawn.assign(intensity=drawn["mfu_executed"] / drawn["mbu"])
     for group, mine in drawn.groupby("group", sort=False):
@@ -251,7 +250,7 @@ def roofline(drawn: Data, axes) -> None:
     _legend(axes, {**looks, "roof": roof, "MBU 50 %": half, "MBU 10 %": tenth, "hollow: control": HOLLOW})
 
 
-def cost(drawn: Data, axes) -> None:
+def cost(drawn: pd.DataFrame, axes) -> None:
     looks, places = _looks(drawn["group"]), {arm: [f"{arm}_tok_s", f"{arm}_dollars_per_million"] for arm in ARMS}
     for group, mine in drawn.groupby("group", sort=False):
         arrow = {"arrowstyle": "->", "color": looks[group]["color"], "linewidth": 0.8}
@@ -267,7 +266,7 @@ def cost(drawn: Data, axes) -> None:
     _legend(axes, {**looks, "hollow: control": HOLLOW})
 
 
-def curves(drawn: Data, left, right) -> None:
+def curves(drawn: pd.DataFrame, left, right) -> None:
     """What a draft length costs in step time, and what it must win at each load."""
     looks, styles = _looks(drawn["group"]), _styles(sorted(set(drawn["gamma"])))
     loads = sorted(set(drawn["concurrency"]))
@@ -286,7 +285,7 @@ def curves(drawn: Data, left, right) -> None:
     left.figure.legend(handles=handles, loc="outside upper left", ncols=5)
 
 
-def predicted(drawn: Data, axes) -> None:
+def predicted(drawn: pd.DataFrame, axes) -> None:
     looks = _looks(drawn["group"])
     for group, mine in drawn.groupby("group", sort=False):
         _intervals(axes.vlines, mine, "predicted", looks[group]["color"])
@@ -350,7 +349,7 @@ def write(study: Study, root: Path) -> None:
         (folder / f"{name}.svg").write_text(_adapted(text.getvalue(), PLOTS[name]), encoding="utf-8")
 
 
-def _drawn(plot: Plot, data: Data) -> plt.Figure:
+def _drawn(plot: Plot, data: pd.DataFrame) -> plt.Figure:
     layout = "constrained" if plot.panels > 1 else None
     figure, axes = plt.subplots(1, plot.panels, figsize=(7.2, plot.height), layout=layout, squeeze=False)
     if data.empty:
