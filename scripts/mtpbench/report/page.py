@@ -82,7 +82,7 @@ def write(study: Study, root: Path) -> None:
         "tables": tables.build(study, Files(root)),
         "sections": SECTIONS,
         "plots": PLOTS,
-        "svgs": {name: Markup((root / f"metrics/plots/{name}.svg").read_text(encoding="utf-8")) for name in PLOTS},
+        "svgs": {name: _inlined(root / f"metrics/plots/{name}.svg") for name in PLOTS},
         "advice": {scope: advice.advice(study.comparisons, scope) for scope in advice.SCOPES},
         "load_changes": advice.load_changes(study.comparisons),
         "diagnostic": any(cell.diagnostic for cell in study.valid),
@@ -90,6 +90,11 @@ def write(study: Study, root: Path) -> None:
     few = {"most": 10} if len(study.cells) > 100 else {}  # GitHub renders no Markdown of more than half a megabyte
     for name, more in (("results.md", few), ("index.html", {})):
         (root / "report" / name).write_text(_render(f"{name}.jinja", **values, **more), encoding="utf-8")
+
+
+def _inlined(svg: Path) -> Markup:
+    """A plot as part of the page, which lies one folder higher than the plot itself."""
+    return Markup(svg.read_text(encoding="utf-8").replace('href="../../', 'href="../'))
 
 
 def write_tables(study: Study, root: Path) -> None:

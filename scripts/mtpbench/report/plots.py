@@ -121,7 +121,7 @@ def _points(axes, rows: pd.DataFrame, x: str, y: str, color: str, marker: str, h
     faces = ["none" if each else color for each in np.broadcast_to(hollow, len(rows))]
     points = axes.scatter(rows[x], rows[y], s=30, marker=marker, facecolors=faces, edgecolors=color, linewidths=1.3, zorder=3)
     sources = rows[f"{y}_source" if f"{y}_source" in rows else f"{x}_source"]
-    points.set_urls(["../" + Figure(0, "text", source).reference.removeprefix("metrics/") for source in sources])
+    points.set_urls([f"../../{Figure(0, 'text', source).reference}" for source in sources])  # from metrics/plots
 
 
 def _intervals(lines: Callable, rows: pd.DataFrame, at: str, color: str, width: float = 1.2) -> None:
