@@ -305,12 +305,11 @@ def _positions(study: Study) -> list[Part]:
     return [item.part(at, "arms/test/acceptance/joint") for item in firsts for at in range(item.cell.gamma)]
 
 
-def _arms(study: Study) -> list[Part]:
-    return arms(study.current)
-
-
 DRAWN = {
-    "speedup": Plot(speedup, "ratio low high noise_floor verdict", ["ratio"], of=lambda study: sorted(study.current, key=attrgetter("cell.gpu"))),
+    "speedup": Plot(
+        speedup, "ratio low high noise_floor verdict", ["ratio"],
+        of=lambda study: sorted(study.current, key=attrgetter("cell.gpu")),
+    ),
     "acceptance_speedup": Plot(
         acceptance_speedup, "acceptance_length ratio low high break_even verdict group", ["acceptance_length", "ratio"],
         group=lambda item: f"{item.cell.gpu} {item.cell.engine} γ {item.cell.gamma}",
@@ -318,9 +317,12 @@ DRAWN = {
     "acceptance_position": Plot(
         acceptance_position, "share position prompts engine line", ["share"], of=_positions, height=3.8, most=10**9
     ),
-    "step_times": Plot(step_times, " ".join(PERCENTILES) + " arm named", [*PERCENTILES], of=_arms, most=LABELLED),
+    "step_times": Plot(
+        step_times, " ".join(PERCENTILES) + " arm named", [*PERCENTILES], of=lambda study: arms(study.current), most=LABELLED
+    ),
     "roofline": Plot(
-        roofline, "mbu mfu_executed arm group", ["mbu", "mfu_executed"], "No cell has both MBU and MFU.", of=_arms
+        roofline, "mbu mfu_executed arm group", ["mbu", "mfu_executed"], "No cell has both MBU and MFU.",
+        of=lambda study: arms(study.current),
     ),
     "cost": Plot(
         cost, "control_tok_s test_tok_s control_dollars_per_million test_dollars_per_million group",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from mtpbench.report.advice import WORDS, joined, label
-from mtpbench.report.cells import ARMS, Cell, Comparison, Part, Study, arms, grouped
+from mtpbench.report.cells import ARMS, Cell, Comparison, Study, arms, grouped
 from mtpbench.report.figures import Figure, Files, Null, agreement, derived, lookup, pointer_part
 
 TONES = {"faster": ("good", "▲"), "slower": ("bad", "▼"), "unresolved": ("plain", "○")}
@@ -95,18 +95,6 @@ def _cost_all_in(item: Comparison) -> Figure | Null:
     return derived("dollars_per_million_all_in", item.price, seconds, derived("total", *tokens, format="count"), format="dollars")
 
 
-def _categories(study: Study) -> list[Part]:
-    return [
-        item.part(category, f"acceptance_by_category/{pointer_part(category)}")
-        for item in study.speculative
-        for category in item.data["acceptance_by_category"] or {}
-    ]
-
-
-def _prompts(study: Study) -> list[Part]:
-    return [item.part(prompt, f"prompts/{at}") for item in study.speculative for at, prompt in enumerate(item.data["prompts"])]
-
-
 CELL = {"Cell": _name}
 NAMES = {"Cell": lambda item: _name(item.cell), "Concurrency": attrgetter("at")}
 ARM = {**NAMES, "Arm": attrgetter("what")}
@@ -134,7 +122,12 @@ def _plain(study: Study) -> Iterable[Table]:
         "Speed-up": attrgetter("ratio"), "End-to-end speed-up": "e2e_speedup/ratio ratio",
         "Sign test p": "speedup/sign_test_p probability", "Prompts": "speedup/prompts count", "Sessions": "speedup/sessions count",
     })  # fmt: skip
-    yield _table("categories", "Acceptance by prompt category", _categories(study), {
+    categories = (
+        item.part(category, f"acceptance_by_category/{pointer_part(category)}")
+        for item in compared
+        for category in item.data["acceptance_by_category"] or {}
+    )
+    yield _table("categories", "Acceptance by prompt category", categories, {
         **NAMES, "Category": attrgetter("what"), "Length (bonus in)": "length length", "Rate": "rate percent", "Drafts": "drafts count",
     }, fold=True)  # fmt: skip
     yield _table("latency", "Latency", arms(compared), {
@@ -173,7 +166,8 @@ def _plain(study: Study) -> Iterable[Table]:
         "Warm-up, s": "/sessions/0/seconds/warmup", "Measuring, s": "/sessions/0/seconds/measure",
         "Session, s": "/sessions/0/seconds/total",
     }, empty="No valid cell.", note=("The seconds are those of a cell's first session.",), fold=True)  # fmt: skip
-    yield _table("prompts", "Prompt by prompt", _prompts(study), {
+    prompts = (item.part(prompt, f"prompts/{at}") for item in compared for at, prompt in enumerate(item.data["prompts"]))
+    yield _table("prompts", "Prompt by prompt", prompts, {
         **NAMES, "Prompt": lambda part: part.what["prompt"], "Category": lambda part: part.what["category"],
         "TPOT control, ms": "control_tpot_ms", "TPOT test, ms": "test_tpot_ms", "Speed-up": "ratio ratio",
         "Acceptance length": "acceptance_length length", "Ids control": "control_tokens count", "Ids test": "test_tokens count",
@@ -196,39 +190,42 @@ def _plain(study: Study) -> Iterable[Table]:
 
 
 def _side_by_side(
-    name: str, title: str, items: list[Comparison], of: str, names: tuple, shown: dict[str, Callable], least: int = 1, **more
+    name: str, title: str, items: list[Comparison], groups: Iterable, of: str, names: tuple, shown: dict, **more
 ) -> Table:
-    """A row for each group of comparisons whose cells and loads share `names`; for each value of `of`, columns of what is shown."""
+    """A row for each group of comparisons, which have `names` in common; for each value of `of`, columns of what is shown."""
 
     def column(value: str, show: Callable) -> Callable:
         return lambda group: next((show(item) for item in group if getattr(item.cell, of) == value), "not measured")
 
     columns = {
-        ", ".join(names).replace("gpu", "GPU").removesuffix(", marks"): lambda group: (
-            " ".join(getattr(group[0].cell, name) for name in names if name != "marks"), *_marks(group[0].cell),
+        ", ".join(names).replace("gpu", "GPU"): lambda group: (
+            " ".join(getattr(group[0].cell, name) for name in names), *_marks(group[0].cell),
         ),
         "Concurrency": lambda group: group[0].at,
     }  # fmt: skip
     for value in dict.fromkeys(getattr(item.cell, of) for item in items):
         columns |= {title.format(value): column(value, show) for title, show in shown.items()}
-    groups = grouped(items, attrgetter("concurrency", *(f"cell.{name}" for name in names))).values()
-    return _table(name, title, [group for group in groups if len(group) >= least], columns, **more)
+    return _table(name, title, groups, columns, **more)
 
 
 def headline(study: Study) -> Table:
     """Prompt sets across, everything else down."""
     shown = {"{}": lambda item: (item.ratio, Badge("", *TONES[item.verdict]))}
-    names = ("gpu", "engine", "mode", "marks")
+    key = attrgetter("cell.gpu", "cell.engine", "cell.mode", "concurrency", "cell.marks")
+    items, names = study.comparisons, ("gpu", "engine", "mode")
     note = ("Speed-up of time per output token, control over test. ▲ faster, ▼ slower, ○ unresolved.",)
-    return _side_by_side("headline", "Speed-up by prompt set", study.comparisons, "prompts", names, shown, note=note, keep=True)
+    title, groups = "Speed-up by prompt set", grouped(items, key).values()
+    return _side_by_side("headline", title, items, groups, "prompts", names, shown, note=note, keep=True)
 
 
 def engines(study: Study) -> Table:
     """The same work on every engine."""
     shown = {f"{{}}: {arm} tok/s": lambda item, arm=arm: item.figure(f"arms/{arm}/decode_tok_s") for arm in ARMS}
     shown["{}: speed-up"] = attrgetter("ratio")
-    names, empty = ("gpu", "prompts", "mode"), "No comparison was measured on two engines."
-    return _side_by_side("engines", "Engines side by side", study.speculative, "engine", names, shown, 2, empty=empty)
+    groups = grouped(study.speculative, attrgetter("cell.gpu", "cell.prompts", "cell.mode", "concurrency")).values()
+    title, several, names = "Engines side by side", [group for group in groups if len(group) > 1], ("gpu", "prompts", "mode")
+    empty = "No comparison was measured on two engines."
+    return _side_by_side("engines", title, study.speculative, several, "engine", names, shown, empty=empty)
 
 
 def engines_agree(study: Study) -> Table:
@@ -238,8 +235,9 @@ def engines_agree(study: Study) -> Table:
     rows = []
     for one, other in pairs:
         if one.outputs.keys() & other.outputs.keys():
+            both = f"({one.path}#/sessions, {other.path}#/sessions)"
             shares = [
-                Figure(agreement(one.outputs, other.outputs, which), "percent", f"{formula}({one.path}#/sessions, {other.path}#/sessions)")
+                Figure(agreement(one.outputs, other.outputs, which), "percent", formula + both)
                 for which, formula in enumerate(("same_ids", "same_steps"))
             ]
             lengths = [cell.figure("/summary/loads/0/arms/test/acceptance/length", "length") for cell in (one, other)]
@@ -353,7 +351,8 @@ def _published_length(files: Files, at: int) -> Figure | Null:
 
 def _drafted_alike(items: list[Comparison]) -> dict[str, list[Comparison]]:
     """Those at the published draft length, by the engine's implementation."""
-    return grouped((item for item in items if item.cell.gamma == 4), lambda item: item.cell.spec["engine"]["implementation"])
+    alike = (item for item in items if item.cell.gamma == 4)
+    return grouped(alike, lambda item: item.cell.spec["engine"]["implementation"])
 
 
 def published(study: Study, files: Files) -> Table:
