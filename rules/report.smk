@@ -14,40 +14,13 @@ OUTPUTS:
     README.md                       between its markers
 """
 
-PLOTS = [
-    "speedup",
-    "acceptance_speedup",
-    "acceptance_position",
-    "step_times",
-    "roofline",
-    "cost",
-    "curves",
-    "predicted",
-]
-TABLES = [
-    "answer",
-    "headline",
-    "acceptance",
-    "latency",
-    "hardware",
-    "cost",
-    "curves",
-    "losslessness",
-    "invalid",
-    "gaps",
-]
-TEMPLATES = [
-    "results.md.jinja",
-    "index.html.jinja",
-    "table.html",
-    "table.html.jinja",
-    "published.txt",
-    "style.css",
-    "tooltip.js",
-]
+from mtpbench.report import PLOTS, STANDALONE
+
+# All that a page or plot depends on beside the results; a template may include any other.
 REPORT_CODE = [
     str(path)
-    for path in sorted(Path(workflow.basedir).glob("scripts/mtpbench/report/*.py"))
+    for pattern in ("scripts/mtpbench/report/*.py", "report/templates/*")
+    for path in sorted(Path(workflow.basedir).glob(pattern))
 ]
 PARTIAL = "--partial" if config["partial"] else ""
 
@@ -88,7 +61,7 @@ rule plots:
     log:
         "logs/report/plots.log",
     shell:
-        "{PYTHON:q} scripts/plots.py {input.study:q} 2> {log:q}"
+        "{PYTHON:q} scripts/report.py plots {input.study:q} 2> {log:q}"
 
 
 rule report:
@@ -97,7 +70,7 @@ rule report:
         plots=rules.plots.output,
         published="report/published.csv",
         anatomy=sorted(map(str, Path(workflow.basedir).glob("metrics/anatomy/*.json"))),
-        templates=expand("report/templates/{name}", name=TEMPLATES),
+        code=REPORT_CODE,
     output:
         markdown="report/results.md",
         page=report(
@@ -109,7 +82,7 @@ rule report:
     log:
         "logs/report/report.log",
     shell:
-        "{PYTHON:q} scripts/report.py {input.study:q} 2> {log:q}"
+        "{PYTHON:q} scripts/report.py report {input.study:q} 2> {log:q}"
 
 
 rule tables:
@@ -117,7 +90,6 @@ rule tables:
         study=rules.study.output,
         published="report/published.csv",
         code=REPORT_CODE,
-        templates=expand("report/templates/{name}", name=TEMPLATES),
     output:
         cells=report(
             "metrics/cells.csv",
@@ -133,12 +105,12 @@ rule tables:
                 category="Tables",
                 labels={"table": table},
             )
-            for table in TABLES
+            for table in STANDALONE
         ],
     log:
         "logs/report/tables.log",
     shell:
-        "{PYTHON:q} scripts/tables.py {input.study:q} 2> {log:q}"
+        "{PYTHON:q} scripts/report.py tables {input.study:q} 2> {log:q}"
 
 
 rule exports:
@@ -152,7 +124,7 @@ rule exports:
     log:
         "logs/report/exports.log",
     shell:
-        "{PYTHON:q} scripts/exports.py {input.study:q} 2> {log:q}"
+        "{PYTHON:q} scripts/report.py exports {input.study:q} 2> {log:q}"
 
 
 rule readme:

@@ -53,7 +53,7 @@ def diagnostic(result: dict) -> None:
 def build(root: Path, states: dict | None = None, partial: bool = False) -> cells.Study:
     """Everything that the rules make of a project, all but the README."""
     study = cells.load(root, states, partial, yaml.safe_load((root / "config/config.yaml").read_text()))
-    plots.write(study, root / "metrics/plots")
+    plots.write(study, root)
     exports.write(study, root)
     page.write(study, root)
     return study

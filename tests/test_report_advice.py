@@ -3,7 +3,7 @@
 import pytest
 
 from mtpbench.report import advice
-from mtpbench.report.cells import Cell, Comparison
+from mtpbench.report.cells import Cell, Comparison, Study
 from mtpbench.report.figures import Figure, Null
 
 
@@ -17,7 +17,7 @@ def comparison(name="cpu_vllm_code_mtp", verdict="faster", ratio=1.5, sessions=2
     }
     cell = Cell(name, document)
     figure = Null("no null cell measured") if floor is None else Figure(floor, "percent", "metrics/runs/null/result.json#/summary/loads/0/speedup")
-    return Comparison(cell.loads[at], figure, verdict, "" if floor else "no null cell measured", None)
+    return Comparison(cell, at, loads[at], Study([cell], [], {}), figure, verdict, "" if floor else "no null cell measured")
 
 
 def said(parts) -> str:

@@ -56,7 +56,7 @@ def test_a_source_that_leads_nowhere_is_an_error(files, source):
 def test_a_derived_figure_carries_its_formula_and_links_to_its_first_part():
     step, base = Figure(3.0, "decimal", "a.json#/step", "arm test"), Figure(2.0, "decimal", "a.json#/base")
     made = derived("break_even", base, step, format="length")
-    assert (made.text, made.source, made.file, made.pointer) == ("1.50", "break_even(a.json#/base, a.json#/step)", "a.json", "/base")
+    assert (made.text, made.source, made.reference) == ("1.50", "break_even(a.json#/base, a.json#/step)", "a.json#/base")
     assert made.title == "length · break_even(a.json#/base, a.json#/step) · records: arm test"
 
 

@@ -46,6 +46,13 @@ def test_every_figure_leads_to_its_file_and_has_its_value(full):
     assert figures.check(full) > 1000
 
 
+def test_every_point_of_a_plot_leads_to_a_file_from_where_the_plot_lies(full):
+    for path in (full / "report/index.html", *sorted((full / "metrics/plots").glob("*.svg"))):
+        links = re.findall(r'xlink:href="([^"#]+)#', path.read_text())
+        assert links or path.name not in ("index.html", "speedup.svg")
+        assert all((path.parent / link).is_file() for link in links)
+
+
 @pytest.mark.parametrize("name", ["report/results.md", "report/index.html", "metrics/cells.csv", "metrics/plots/speedup.csv"])
 def test_the_audit_finds_a_changed_digit(tmp_path, name):
     root = studies.write(tmp_path, ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp"])

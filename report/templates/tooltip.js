@@ -12,7 +12,7 @@
   const fill = (figure) => {
     const href = figure.getAttribute("href") ?? figure.getAttribute("xlink:href");
     const [file, pointer] = href.split("#");
-    const link = Object.assign(document.createElement("a"), { href: figure.closest("svg") ? "../metrics/" + file.slice(3) : file, textContent: file.replace(/^(\.\.\/)+/, "") });
+    const link = Object.assign(document.createElement("a"), { href: file, textContent: file.replace(/^(\.\.\/)+/, "") });
     const list = document.createElement("dl");
     list.append(...line("file", link), ...line("field", pointer));
     const [, ...rest] = (figure.dataset.title ?? "").split(" · ");

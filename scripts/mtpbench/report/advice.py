@@ -10,11 +10,13 @@
 Invalid cells, random weights and synthetic acceptance never get here: `Study.comparisons` leaves them out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
-from mtpbench.report.cells import Comparison
-from mtpbench.report.figures import Figure, Null, derived
+from mtpbench.report.cells import Comparison, grouped
+from mtpbench.report.figures import Null, derived
 
 FEW_PROMPTS = 8
 NAMED = 6  # comparisons that a sentence names before it says "and others"
@@ -37,11 +39,6 @@ class Advice:
     thin: tuple[str, ...]
 
 
-def method(item: Comparison) -> str:
-    """The method as people call it."""
-    return item.cell.document["spec"]["mode"]["method"].upper()
-
-
 def word(verdicts: Iterable[str]) -> str:
     """Rule 2."""
     found = set(verdicts)
@@ -58,90 +55,76 @@ def thin(items: list[Comparison], scope: str) -> tuple[str, ...]:
         "a single comparison": len(items) == 1,
         "one GPU": scope != "hardware" and len(items) > 1 and len({item.cell.gpu for item in items}) == 1,
         "one session a cell, so noise between sessions was not seen": any(len(item.cell.sessions) == 1 for item in items),
-        "few prompts": any((item.load.data["speedup"] or {"prompts": 0})["prompts"] < FEW_PROMPTS for item in items),
+        "few prompts": any((item.data["speedup"] or {"prompts": 0})["prompts"] < FEW_PROMPTS for item in items),
     }
     return tuple(reason for reason, holds in reasons.items() if holds)
 
 
 def advice(comparisons: list[Comparison], scope: str) -> list[Advice]:
     """One advice for each group of a scope, and each method."""
-    groups: dict[tuple, list[Comparison]] = {}
-    for item in comparisons:
-        groups.setdefault((SCOPES[scope](item), method(item)), []).append(item)
+    groups = grouped(comparisons, lambda item: (SCOPES[scope](item), item.cell.spec["mode"]["method"].upper()))
     several = len({name for _, name in groups}) > 1
-    found = []
-    for (subject, name), items in groups.items():
-        verdict = word(item.verdict for item in items)
-        found.append(Advice(f"{subject}, {name}" if several else subject, verdict, _sentence(items), thin(items, scope)))
-    return found
+    return [
+        Advice(
+            f"{subject}, {name}" if several else subject, word(item.verdict for item in items), _sentence(items), thin(items, scope)
+        )
+        for (subject, name), items in groups.items()
+    ]
 
 
 def load_changes(comparisons: list[Comparison]) -> list[tuple]:
     """Rule 4, a sentence each."""
-    by_cell: dict[str, list[Comparison]] = {}
-    for item in comparisons:
-        by_cell.setdefault(item.cell.name, []).append(item)
     sentences = []
-    for items in by_cell.values():
-        first, *others = sorted(items, key=lambda item: item.load.concurrency)
-        for other in others:
-            if other.verdict != first.verdict:
-                where = [item.load.figure("concurrency", "count") for item in (first, other)]
-                sentences.append(
-                    (f"{label(first, False)}: {WORDS[first.verdict]} at concurrency ", where[0], f", but {WORDS[other.verdict]} at ", where[1], ".")
-                )
-                break
+    for items in grouped(comparisons, attrgetter("cell.name")).values():
+        first, *others = sorted(items, key=attrgetter("concurrency"))
+        if other := next((item for item in others if item.verdict != first.verdict), None):
+            said = f"{label(first, False)}: {WORDS[first.verdict]} at concurrency "
+            sentences.append((said, first.at, f", but {WORDS[other.verdict]} at ", other.at, "."))
     return sentences
 
 
 def label(item: Comparison, with_load: bool = True) -> str:
     """A comparison's name in a sentence; its load only where the cell has several."""
     cell = item.cell
-    load = f" at concurrency {item.load.concurrency}" if with_load and len(cell.loads) > 1 else ""
+    load = f" at concurrency {item.concurrency}" if with_load and len(cell.loads) > 1 else ""
     return f"{cell.gpu} {cell.engine} {cell.prompts} {cell.mode}{load}"
 
 
-def resolvable(item: Comparison) -> Figure | Null:
-    """The smallest effect that a comparison could have shown."""
-    return derived("larger", item.load.figure("speedup/half_width", "percent"), item.floor, format="percent")
+def joined(clauses: Iterable[tuple]) -> tuple:
+    """The parts of all clauses, with a semicolon between them."""
+    parts = [part for clause in clauses for part in (*clause, "; ")]
+    return tuple(parts[:-1])
 
 
 def _sentence(items: list[Comparison]) -> tuple:
     """What the group's comparisons say, each kind with its range; names where they differ."""
-    kinds = {verdict: [item for item in items if item.verdict == verdict] for verdict in WORDS}
-    kinds = {verdict: found for verdict, found in kinds.items() if found}
-    clauses: list[tuple] = []
+    kinds = grouped(sorted(items, key=lambda item: list(WORDS).index(item.verdict)), attrgetter("verdict"))
+    clauses = []
     for verdict, found in kinds.items():
-        who = _quantifier(found) if len(kinds) == 1 else _names(found)
-        if verdict == "unresolved":
-            clauses.append((f"{who}: unresolved", *_hidden(found)))
-        else:
-            clauses.append((f"{who}: {verdict}, ", *_range(found)))
-    parts = [part for clause in clauses for part in (*clause, "; ")]
-    return (*parts[:-1], ".")
-
-
-def _quantifier(items: list[Comparison]) -> str:
-    return "Every comparison" if len(items) > 1 else label(items[0])
+        who = _names(found) if len(kinds) > 1 or len(found) == 1 else "Every comparison"
+        unresolved = verdict == "unresolved"
+        clauses.append((f"{who}: unresolved", *_hidden(found)) if unresolved else (f"{who}: {verdict}, ", *_range(found)))
+    return (*joined(clauses), ".")
 
 
 def _names(items: list[Comparison]) -> str:
     """Comparisons by name; a cell once, without its load, where all of its loads are among them."""
-    loads: dict[str, int] = {}
-    for item in items:
-        loads[item.cell.name] = loads.get(item.cell.name, 0) + 1
+    loads = Counter(item.cell.name for item in items)
     names = list(dict.fromkeys(label(item, loads[item.cell.name] < len(item.cell.loads)) for item in items))
     return ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
 
 
 def _range(items: list[Comparison]) -> tuple:
-    ratios = sorted((item.ratio for item in items), key=lambda figure: figure.value)
+    ratios = sorted((item.ratio for item in items), key=attrgetter("value"))
     return (ratios[0],) if ratios[0].text == ratios[-1].text else (ratios[0], " to ", ratios[-1])
 
 
 def _hidden(items: list[Comparison]) -> tuple:
     """How large an effect could hide in unresolved comparisons, where that can be said."""
-    sizes = [size for size in map(resolvable, items) if isinstance(size, Figure)]
-    if len(sizes) < len(items):
-        return (f" ({next(item.reason for item in items if isinstance(resolvable(item), Null))})",)
-    return (" (an effect of up to ", max(sizes, key=lambda figure: figure.value), " could hide)")
+    sizes = []
+    for item in items:
+        size = derived("larger", item.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
+        if isinstance(size, Null):
+            return (f" ({item.reason})",)
+        sizes.append(size)
+    return (" (an effect of up to ", max(sizes, key=attrgetter("value")), " could hide)")

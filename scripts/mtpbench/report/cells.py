@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import pandas as pd
@@ -20,18 +21,26 @@ BULKY = ("requests", "windows", "losslessness")  # of a session; only step times
 PARALLEL_FROM = 64  # results; below that, starting processes costs more than they save
 
 
-def _read(path: Path) -> tuple[dict | None, dict, dict, str]:
-    """A result without its bulk, the quantiles of its step times, hashes of its outputs, and what was wrong with the file."""
+def grouped(items: Iterable, key: Callable) -> dict:
+    """The items by what `key` says of them, in order of appearance."""
+    groups: dict = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _read(path: Path) -> tuple[dict, dict, dict] | str:
+    """A result without its bulk, the quantiles of its step times, hashes of its outputs; or what is wrong with the file."""
     try:
         document = results.read(path)
     except UserError as error:
-        return None, {}, {}, str(error)
+        return str(error)
     steps, written = step_quantiles(document["sessions"]), outputs(document["sessions"])
     for session in document["sessions"]:
         for key in BULKY:
             session.pop(key, None)
         session.get("telemetry", {}).pop("rows", None)
-    return document, steps, written, ""
+    return document, steps, written
 
 
 @dataclass
@@ -41,70 +50,54 @@ class Cell:
     name: str
     document: dict
     steps: dict = field(default_factory=dict)
+    outputs: dict = field(default_factory=dict)
     in_matrix: bool = True
     stale: bool = False
-    outputs: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.gpu, self.engine, self.prompts, self.mode = self.name.split("_")
-
-    @cached_property
-    def path(self) -> str:
-        return results.path_of(self.name).as_posix()
-
-    @property
-    def summary(self) -> dict:
-        return self.document["summary"]
-
-    @property
-    def speculative(self) -> bool:
-        return self.document["spec"]["mode"]["method"] != "none"
-
-    @property
-    def gamma(self) -> int | None:
-        return self.document["spec"]["mode"].get("num_speculative_tokens")
+        self.spec, self.sessions, self.summary = (self.document[key] for key in ("spec", "sessions", "summary"))
+        self.path = results.path_of(self.name).as_posix()
+        self.speculative = self.spec["mode"]["method"] != "none"
+        self.gamma: int | None = self.spec["mode"].get("num_speculative_tokens")
 
     @property
     def surroundings(self) -> dict:
         """All of the spec that a cell shares with its null cell."""
-        spec = self.document["spec"]
-        return {**spec, "mode": None, "model": {**spec["model"], "drafter": None}}
-
-    @property
-    def sessions(self) -> list[dict]:
-        return self.document["sessions"]
+        return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
     @property
     def marks(self) -> tuple[str, ...]:
         """What a reader must know before believing a number of this cell."""
-        models = [session["model"] for session in self.sessions]
-        return tuple(
-            mark
-            for mark, holds in {
-                "random weights": any(model.get("random") for model in models),
-                "synthetic acceptance · diagnostic": any(model.get("synthetic_acceptance") for model in models),
-                "stale": self.stale,
-                "outside the matrix": not self.in_matrix,
-            }.items()
-            if holds
-        )
+        known = {
+            "random weights": self._any_model("random"),
+            "synthetic acceptance · diagnostic": self._any_model("synthetic_acceptance"),
+            "stale": self.stale,
+            "outside the matrix": not self.in_matrix,
+        }
+        return tuple(mark for mark, holds in known.items() if holds)
 
     @property
     def diagnostic(self) -> bool:
         """Whether the speed-up stands for no model: it shows what drafting costs, and is no ground for advice."""
-        return any(session["model"].get(key) for session in self.sessions for key in ("random", "synthetic_acceptance"))
+        return self._any_model("random") or self._any_model("synthetic_acceptance")
+
+    def _any_model(self, key: str) -> bool:
+        return any(session["model"].get(key) for session in self.sessions)
 
     @cached_property
     def loads(self) -> list["Load"]:
         return [Load(self, index, load["concurrency"]) for index, load in enumerate(self.summary["loads"])]
 
-    def figure(self, pointer: str, format: str) -> Figure | Null:
+    def figure(self, pointer: str, format: str = "decimal") -> Figure | Null:
         """The figure at a pointer of the result, or the recorded reason why there is none."""
         try:
             value = lookup(self.document, pointer)
         except KeyError:
+            value = None
+        if value is None:
             return Null(self._reason(pointer))
-        return Null(self._reason(pointer)) if value is None else Figure(value, format, f"{self.path}#{pointer}", self._records(pointer))
+        return Figure(value, format, f"{self.path}#{pointer}", self._records(pointer))
 
     def _reason(self, pointer: str) -> str:
         parts = pointer.split("/")
@@ -148,7 +141,12 @@ class Load:
     def data(self) -> dict:
         return self.cell.summary["loads"][self.index]
 
-    def figure(self, name: str, format: str) -> Figure | Null:
+    @property
+    def at(self) -> Figure:
+        """The concurrency as a figure."""
+        return self.cell.figure(f"/summary/loads/{self.index}/concurrency", "count")
+
+    def figure(self, name: str, format: str = "decimal") -> Figure | Null:
         return self.cell.figure(f"/summary/loads/{self.index}/{name}", format)
 
     def step(self, arm: str, share: float) -> Figure | Null:
@@ -159,36 +157,84 @@ class Load:
         source = f"step_quantile({self.cell.path}#/sessions, {json.dumps(arm)}, {self.concurrency}, {share})"
         return Figure(quantiles[share], "decimal", source)
 
+    def part(self, what: str | dict | int, place: str) -> "Part":
+        return Part(self.cell, self.index, self.concurrency, what, place)
+
 
 @dataclass(frozen=True)
-class Comparison:
+class Part(Load):
+    """What lies at a place below a load point: an arm, a prompt category, a prompt, a position in the draft."""
+
+    what: str | dict | int
+    place: str
+
+    def figure(self, name: str | int, format: str = "decimal") -> Figure | Null:
+        return super().figure(f"{self.place}/{name}", format)
+
+
+def arms(loads: Iterable[Load]) -> list[Part]:
+    return [load.part(arm, f"arms/{arm}") for load in loads for arm in ARMS]
+
+
+def _at(name: str, format: str = "decimal") -> property:
+    return property(lambda self: self.figure(name, format))
+
+
+@dataclass(frozen=True)
+class Comparison(Load):
     """A speculative load point with the noise floor of its null cell and the verdict."""
 
-    load: Load
-    floor: Figure | Null
+    study: "Study"
+    noise_floor: Figure | Null
     verdict: str
     reason: str
-    resolvable: float | None
 
-    @property
-    def cell(self) -> Cell:
-        return self.load.cell
-
-    @property
-    def ratio(self) -> Figure | Null:
-        return self.load.figure("speedup/ratio", "ratio")
+    ratio = _at("speedup/ratio", "ratio")
+    low = _at("speedup/low", "ratio")
+    high = _at("speedup/high", "ratio")
+    acceptance_length = _at("arms/test/acceptance/length", "length")
+    base_ms = _at("arms/control/step_ms/mean")
+    step_ms = _at("arms/test/step_ms/mean")
 
     @property
     def interval(self) -> tuple:
-        low, high = (self.load.figure(f"speedup/{end}", "ratio") for end in ("low", "high"))
-        return (low,) if isinstance(low, Null) else (low, " to ", high)
+        return (self.low,) if isinstance(self.low, Null) else (self.low, " to ", self.high)
 
     @property
     def drafting(self) -> tuple:
         """What a step time depends on; the synthetic sampler has a cost of its own."""
-        mode = self.cell.document["spec"]["mode"]
-        kept = tuple((key, str(value)) for key, value in sorted(mode.items()) if not key.startswith("synthetic_"))
-        return self.cell.gpu, self.cell.engine, self.load.concurrency, kept
+        mode = sorted(self.cell.spec["mode"].items())
+        kept = tuple((key, str(value)) for key, value in mode if not key.startswith("synthetic_"))
+        return self.cell.gpu, self.cell.engine, self.concurrency, kept
+
+    @property
+    def break_even(self) -> Figure | Null:
+        """The acceptance length at which drafting pays for itself: T_step / T_base."""
+        return derived("break_even", self.base_ms, self.step_ms, format="length")
+
+    @property
+    def predicted(self) -> Figure | Null:
+        """What the cost model expects: the cell's own acceptance length, with step times of another cell that drafts alike.
+
+        The other one has other prompts or, where the sampler is told what to accept, another acceptance.
+        """
+        for other in self.study.by_drafting[self.drafting]:
+            if other.cell is not self.cell:
+                return derived("predicted", self.acceptance_length, other.base_ms, other.step_ms, format="ratio")
+        return Null("no other cell that drafts alike")
+
+    @property
+    def price(self) -> Figure | Null:
+        """The list price of an hour of the GPU."""
+        gpu = self.cell.gpu
+        value = (self.study.config.get("gpus", {}).get(gpu, {}).get("price") or {}).get("usd_per_hour")
+        if value is None:
+            return Null(f"no price for {gpu} in the configuration")
+        return Figure(value, "dollars", f"config/config.yaml#/gpus/{gpu}/price/usd_per_hour")
+
+    def cost(self, arm: str) -> Figure | Null:
+        """US dollars for a million output tokens, start-up left out."""
+        return derived("dollars_per_million", self.price, self.figure(f"arms/{arm}/throughput_tok_s"), format="dollars")
 
 
 @dataclass
@@ -229,10 +275,7 @@ class Study:
     @cached_property
     def by_drafting(self) -> dict[tuple, list[Comparison]]:
         """The comparisons that share what a step time depends on."""
-        found: dict[tuple, list[Comparison]] = {}
-        for item in self.speculative:
-            found.setdefault(item.drafting, []).append(item)
-        return found
+        return grouped(self.speculative, attrgetter("drafting"))
 
     @cached_property
     def single_session(self) -> bool:
@@ -255,20 +298,11 @@ class Study:
             return Null("the null cell has no interval")
         return derived("noise_floor", same.figure("speedup", "text"), format="percent")
 
-    def price(self, gpu: str) -> Figure | Null:
-        """The list price of an hour of a GPU."""
-        value = (self.config.get("gpus", {}).get(gpu, {}).get("price") or {}).get("usd_per_hour")
-        if value is None:
-            return Null(f"no price for {gpu} in the configuration")
-        return Figure(value, "dollars", f"config/config.yaml#/gpus/{gpu}/price/usd_per_hour")
-
     def _compare(self, load: Load) -> Comparison:
         floor = self.floor(load)
         found = effect.verdict(load.data["speedup"], None if isinstance(floor, Null) else floor.value)
-        reason = found["reason"] or ""
-        if isinstance(floor, Null) and load.data["speedup"]:
-            reason = floor.reason
-        return Comparison(load, floor, found["verdict"], reason, found["resolvable"])
+        reason = floor.reason if isinstance(floor, Null) and load.data["speedup"] else found["reason"] or ""
+        return Comparison(load.cell, load.index, load.concurrency, self, floor, found["verdict"], reason)
 
 
 def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
@@ -283,25 +317,21 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
     found = {name: (states or {}).get(name, unknown) for name in {**(states or {}), **existing}}
     measured = [name for name in found if name in existing]
     gaps = [(name, "missing", "; ".join(state["differences"])) for name, state in found.items() if name not in existing]
-    cells = []
-    for name, (document, steps, written, error) in zip(measured, _read_all(root, measured)):
-        stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
-        if document is None:
-            gaps.append((name, "unreadable", error))
+    paths, cells = [results.path_of(name, root) for name in measured], []
+    if len(paths) < PARALLEL_FROM:
+        reads = [_read(path) for path in paths]
+    else:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            reads = list(pool.map(_read, paths, chunksize=8))
+    for name, read in zip(measured, reads):
+        if isinstance(read, str):
+            gaps.append((name, "unreadable", read))
             continue
-        cells.append(Cell(name, document, steps, found[name]["in_matrix"], stale, written))
+        stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
+        cells.append(Cell(name, *read, found[name]["in_matrix"], stale))
         if stale:
             gaps.append((name, "stale", "; ".join(found[name]["differences"])))
     return Study(cells, gaps, config or {})
-
-
-def _read_all(root: Path, names: list[str]) -> Iterator[tuple]:
-    paths = [results.path_of(name, root) for name in names]
-    if len(paths) < PARALLEL_FROM:
-        yield from map(_read, paths)
-    else:
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
-            yield from pool.map(_read, paths, chunksize=8)
 
 
 COLUMNS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "valid")  # of a table without a row
@@ -315,21 +345,21 @@ def frame(study: Study) -> pd.DataFrame:
 
 def tidy(study: Study) -> Iterator[dict]:
     """The rows of `frame`, in the order of the cells; the comparison's columns stand in the rows of its test arm."""
-    compared = {(item.cell.name, item.load.index): item for item in study.speculative}
+    compared = {(item.cell.name, item.index): item for item in study.speculative}
     for cell in study.cells:
         for point in cell.loads:
             for arm in ARMS:
                 row = {
                     "cell": cell.name, "gpu": cell.gpu, "engine": cell.engine, "prompts": cell.prompts, "mode": cell.mode,
                     "concurrency": point.concurrency, "arm": arm, "valid": cell.summary["valid"],
-                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks) or None, "device": cell.document["spec"]["device"]["name"],
+                    "in_matrix": cell.in_matrix, "marks": "; ".join(cell.marks) or None, "device": cell.spec["device"]["name"],
                     "gamma": cell.gamma, "sessions": len(cell.sessions), "created_at": cell.document["created_at"],
                     "fingerprint": cell.document["fingerprint"], **_flat(point.data["arms"][arm]),
                 }  # fmt: skip
                 if arm == "test" and point.data["speedup"]:
                     row |= {f"speedup_{key}": value for key, value in point.data["speedup"].items()}
                 if arm == "test" and (item := compared.get((cell.name, point.index))):
-                    row |= {"verdict": item.verdict, "noise_floor": getattr(item.floor, "value", None)}
+                    row |= {"verdict": item.verdict, "noise_floor": getattr(item.noise_floor, "value", None)}
                 yield row
 
 

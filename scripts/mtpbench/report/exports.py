@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import shutil
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mtpbench.report.cells import ARMS, Cell, Load, Study, frame, tidy
 
 LLMD_VERSION = "0.2"
 LICENSE = "https://spdx.org/licenses/MIT"
+_write = partial(results.write_text, durable=False)
 LABELS = ("cell", "gpu", "engine", "prompts", "mode", "concurrency", "arm", "marks")
 
 
@@ -27,9 +29,9 @@ def write(study: Study, root: Path) -> None:
         for load in cell.loads if cell.summary["valid"] else ():
             for arm in ARMS:
                 place = folder / "llm-d" / f"{cell.name}.{arm}.c{load.concurrency}.json"
-                _put(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
-        _put(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows.get(cell.name, [])))
-    _put(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
+                _write(place, json.dumps(llmd(load, arm), indent=1, ensure_ascii=False))
+        _write(folder / "prometheus" / f"{cell.name}.prom", prometheus(cell, rows.get(cell.name, [])))
+    _write(root / "metrics/ro-crate-metadata.json", json.dumps(ro_crate(study, root), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_cells(study: Study, root: Path) -> None:
@@ -46,21 +48,22 @@ def llmd(load: Load, arm: str) -> dict:
     What that format has no field for (acceptance, the paired speed-up, gates) stands under `results.profiling`.
     """
     cell, measured = load.cell, load.data["arms"][arm]
-    spec, session = cell.document["spec"], cell.sessions[0]
+    spec, session = cell.spec, cell.sessions[0]
     implementation = spec["engine"]["implementation"]
     mode = spec["mode"] if arm == "test" else {"method": "none"}
-    statistics = {
-        "time_to_first_token": _statistics(measured["ttft_ms"], "ms"),
-        "time_per_output_token": _statistics(measured["tpot_ms"], "ms/token"),
-        "request_latency": _statistics(measured["e2e_ms"], "ms"),
-    }
+    target = spec["model"]["target"]
+    name = target.get("repo") or target.get("shape") or f"sha256:{target['sha256'][:12]}"
+    times = {"time_to_first_token": "ttft_ms", "time_per_output_token": "tpot_ms", "request_latency": "e2e_ms"}
     protocol = spec["protocol"]
-    lengths = {name: {"units": "count", "mean": measured[f"{which}_tokens"] / measured["requests"]} for name, which in (("input_length", "prompt"), ("output_length", "output"))}
+    lengths = {
+        f"{name}_length": {"units": "count", "mean": measured[f"{which}_tokens"] / measured["requests"]}
+        for name, which in (("input", "prompt"), ("output", "output"))
+    }
     engine = {
         "metadata": {"label": "engine", "cfg_id": results.digest([spec["engine"], spec["model"], mode])},
         "standardized": {
             "kind": "inference_engine", "tool": implementation, "tool_version": str(session["software"].get(implementation)),
-            "role": "replica", "replicas": 1, "model": {"name": _model_name(spec["model"]["target"])},
+            "role": "replica", "replicas": 1, "model": {"name": name},
             "accelerator": {"model": spec["device"]["name"], "count": int(spec["device"]["kind"] != "cpu"), "parallelism": {"tp": 1}},
         },
         "native": {"config": {"mode": mode, "engine": spec["engine"], "dtype": spec["model"]["dtype"]}},
@@ -77,7 +80,9 @@ def llmd(load: Load, arm: str) -> dict:
         workload["standardized"]["output_seq_len"] = {"distribution": "fixed", "value": protocol["output_tokens"]}
     aggregate = {
         "requests": {"total": measured["requests"], "failures": 0, **lengths},
-        "latency": {name: found for name, found in statistics.items() if found},
+        "latency": {
+            name: {"units": "ms/token" if key == "tpot_ms" else "ms", **measured[key]} for name, key in times.items() if measured[key]
+        },
     }
     if measured["throughput_tok_s"] is not None:
         aggregate["throughput"] = {"output_token_rate": {"units": "tokens/s", "mean": measured["throughput_tok_s"]}}
@@ -91,17 +96,12 @@ def llmd(load: Load, arm: str) -> dict:
         "scenario": {"stack": [engine], "load": workload},
         "results": {
             "request_performance": {"aggregate": aggregate},
-            "profiling": {"mtpbench": {"acceptance": measured["acceptance"], "speedup": load.data["speedup"] if arm == "test" else None, "gates": cell.summary["gates"]}},
+            "profiling": {"mtpbench": {
+                "acceptance": measured["acceptance"], "speedup": load.data["speedup"] if arm == "test" else None,
+                "gates": cell.summary["gates"],
+            }},
         },
     }  # fmt: skip
-
-
-def _statistics(percentiles: dict | None, units: str) -> dict | None:
-    return {"units": units, **percentiles} if percentiles else None
-
-
-def _model_name(weights: dict) -> str:
-    return weights.get("repo") or weights.get("shape") or f"sha256:{weights['sha256'][:12]}"
 
 
 def prometheus(cell: Cell, rows: list[dict]) -> str:
@@ -131,7 +131,7 @@ def ro_crate(study: Study, root: Path) -> dict:
     """RO-Crate 1.2 metadata of metrics/: every result with what made it, the table of cells, plots and exports."""
     folder, entities = root / "metrics", []
     for cell in study.cells:
-        spec, path = cell.document["spec"], Path(cell.path).relative_to("metrics").as_posix()
+        spec, path = cell.spec, Path(cell.path).relative_to("metrics").as_posix()
         made = cell.document["created_at"]
         engine, device = f"#engine-{cell.engine}", f"#device-{cell.gpu}"
         entities += [
@@ -139,7 +139,8 @@ def ro_crate(study: Study, root: Path) -> dict:
              "description": _described(cell), **_size(folder / path)},
             {"@id": f"#measuring-{cell.name}", "@type": "CreateAction", "name": f"Measuring {cell.name}", "endTime": made,
              "instrument": [{"@id": engine}, {"@id": device}], "result": {"@id": path}},
-            {"@id": engine, "@type": "SoftwareApplication", "name": cell.engine, "softwareVersion": str(cell.sessions[0]["software"].get(spec["engine"]["implementation"]))},
+            {"@id": engine, "@type": "SoftwareApplication", "name": cell.engine,
+             "softwareVersion": str(cell.sessions[0]["software"].get(spec["engine"]["implementation"]))},
             {"@id": device, "@type": "Product", "name": spec["device"]["name"]},
         ]  # fmt: skip
     derived = ["cells.csv", "cells.parquet", *sorted(path.relative_to(folder).as_posix() for path in (folder / "plots").glob("*"))]
@@ -160,8 +161,12 @@ def ro_crate(study: Study, root: Path) -> dict:
         "description": "Speed-up of language models by multi-token prediction, one GPU, engine, prompt set and mode a file.",
         "hasPart": parts, "mentions": actions,
     }  # fmt: skip
-    descriptor = {"@id": "ro-crate-metadata.json", "@type": "CreativeWork", "about": {"@id": "./"}, "conformsTo": {"@id": "https://w3id.org/ro/crate/1.2"}}
-    return {"@context": "https://w3id.org/ro/crate/1.2/context", "@graph": [descriptor, about, {"@id": LICENSE, "@type": "CreativeWork", "name": "MIT License"}, *unique.values()]}
+    descriptor = {
+        "@id": "ro-crate-metadata.json", "@type": "CreativeWork", "about": {"@id": "./"},
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.2"},
+    }  # fmt: skip
+    license = {"@id": LICENSE, "@type": "CreativeWork", "name": "MIT License"}
+    return {"@context": "https://w3id.org/ro/crate/1.2/context", "@graph": [descriptor, about, license, *unique.values()]}
 
 
 def _described(cell: Cell) -> str:
@@ -175,8 +180,3 @@ def _size(path: Path) -> dict:
         return {}
     content = path.read_bytes()
     return {"contentSize": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")

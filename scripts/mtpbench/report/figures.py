@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -64,10 +63,6 @@ def step_quantiles(sessions: list[dict]) -> dict[tuple[str, int], dict[float, fl
     }
 
 
-def _step_quantile(sessions: list[dict], arm: str, concurrency: int, share: float) -> float:
-    return step_quantiles(sessions)[arm, concurrency][share]
-
-
 def outputs(sessions: list[dict]) -> dict[tuple, tuple[int, int]]:
     """Of each request of the first session's test arm: hashes of its ids, and of how the steps split them."""
     return {
@@ -92,7 +87,7 @@ FORMULAS: dict[str, Callable] = {
     "number": len,
     "total": lambda *values: sum(values),
     "share": lambda part, whole: part / whole,
-    "step_quantile": _step_quantile,
+    "step_quantile": lambda sessions, arm, concurrency, share: step_quantiles(sessions)[arm, concurrency][share],
     "same_ids": lambda one, other: agreement(outputs(one), outputs(other), 0),
     "same_steps": lambda one, other: agreement(outputs(one), outputs(other), 1),
     "sessions_seconds": lambda sessions: sum(session["seconds"]["total"] for session in sessions),
@@ -120,14 +115,6 @@ class Figure:
     def reference(self) -> str:
         """The (first) file and pointer."""
         return re.search(r"[^\s(,]+#/[^\s,)]*", self.source).group()
-
-    @property
-    def file(self) -> str:
-        return self.reference.partition("#")[0]
-
-    @property
-    def pointer(self) -> str:
-        return self.reference.partition("#")[2]
 
     @property
     def title(self) -> str:
@@ -160,19 +147,18 @@ class Null:
         return f'<span class="null" title="{html.escape(self.text)}">{html.escape(self.text)}</span>'
 
 
-def derived(formula: str, *parts, format: str, records: str = "") -> Figure | Null:
+def derived(formula: str, *parts, format: str) -> Figure | Null:
     """A figure computed from others (and plain constants) by a named formula; Null when one of them is Null."""
-    for part in parts:
-        if isinstance(part, Null):
-            return part
+    if missing := next((part for part in parts if isinstance(part, Null)), None):
+        return missing
     values = [part.value if isinstance(part, Figure) else part for part in parts]
     sources = [part.source if isinstance(part, Figure) else json.dumps(part) for part in parts]
     try:
         value = FORMULAS[formula](*values)
     except ZeroDivisionError:
         return Null(f"{formula} would divide by zero")
-    inherited = next((part.records for part in parts if isinstance(part, Figure) and part.records), "")
-    return Figure(value, format, f"{formula}({', '.join(sources)})", records or inherited)
+    records = next((part.records for part in parts if isinstance(part, Figure) and part.records), "")
+    return Figure(value, format, f"{formula}({', '.join(sources)})", records)
 
 
 def pointer_part(key: str) -> str:
@@ -196,21 +182,19 @@ def lookup(document, pointer: str):
     return document
 
 
-class Files:
+_READERS: dict[str, Callable] = {".json": json.load, ".yaml": yaml.safe_load, ".csv": lambda file: list(csv.DictReader(file))}
+
+
+class Files(dict):
     """Documents under a root by their path: JSON, YAML, or CSV as a list of rows. Each is read once."""
 
     def __init__(self, root: Path):
         self.root = Path(root)
-        self._known: dict[str, object] = {}
 
-    def __getitem__(self, name: str):
-        if name not in self._known:
-            text = (self.root / name).read_text(encoding="utf-8")
-            if name.endswith(".csv"):
-                self._known[name] = list(csv.DictReader(io.StringIO(text)))
-            else:
-                self._known[name] = yaml.safe_load(text) if name.endswith((".yaml", ".yml")) else json.loads(text)
-        return self._known[name]
+    def __missing__(self, name: str):
+        with open(self.root / name, encoding="utf-8", newline="") as file:
+            self[name] = _READERS[Path(name).suffix](file)
+        return self[name]
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>[a-z_]+)\(|(?P<reference>[^\s(,\"]+#/[^\s,)]*)|(?P<literal>\"[^\"]*\"|[-\d.e]+))")
@@ -249,58 +233,24 @@ class Shown:
     format: str
 
 
-def recompute(shown: Shown, files: Files) -> str:
-    """What should stand there."""
-    return FORMATS[shown.format](evaluate(shown.source, files))
-
-
-def _from_link(where: str, text: str, href: str, title: str) -> Shown:
-    format, *rest = title.split(" · ")
-    formula = next((part for part in rest if not part.startswith("records: ")), None)
-    return Shown(where, text, formula or re.sub(r"^(\.\./)+", "", href), format)
-
-
-class _Links(HTMLParser):
-    """Collects the figures of a page."""
-
-    def __init__(self, where: str):
-        super().__init__()
-        self.where, self.found, self._open = where, [], None
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        if tag == "a" and attributes.get("class") == "f":
-            self._open = [attributes, ""]
-
-    def handle_data(self, data):
-        if self._open:
-            self._open[1] += data
-
-    def handle_endtag(self, tag):
-        if tag == "a" and self._open:
-            attributes, text = self._open
-            self.found.append(_from_link(self.where, text, attributes["href"], attributes["title"]))
-            self._open = None
-
-
-_MARKDOWN_LINK = re.compile(r'\[([^\]]*)\]\(([^\s)]+#/[^\s)]*) "([^"]*)"\)')
+_LINKS = {
+    ".md": re.compile(r'\[(?P<text>[^\]]*)\]\((?P<href>[^\s)]+#/[^\s)]*) "(?P<title>[^"]*)"\)'),
+    ".html": re.compile(r'<a class="f" href="(?P<href>[^"]*)" title="(?P<title>[^"]*)">(?P<text>[^<]*)</a>'),
+}
 
 
 def shown_in(path: Path, root: Path) -> Iterator[Shown]:
     """Every figure of one page, Markdown file or plot's CSV."""
-    where, text = str(path.relative_to(root)), path.read_text(encoding="utf-8")
-    if path.suffix == ".html":
-        page = _Links(where)
-        page.feed(text)
-        yield from page.found
-    elif path.suffix == ".md":
-        for found in _MARKDOWN_LINK.finditer(text):
-            yield _from_link(where, *found.groups())
-    else:
-        for row in csv.DictReader(io.StringIO(text)):
-            for column, value in row.items():
-                if source := row.get(f"{column}_source"):
-                    yield Shown(where, value, source, "exact")
+    where, content = str(path.relative_to(root)), path.read_text(encoding="utf-8")
+    if path.suffix == ".csv":
+        for row in csv.DictReader(io.StringIO(content)):
+            yield from (Shown(where, row[name], row[f"{name}_source"], "exact") for name in row if row.get(f"{name}_source"))
+        return
+    for found in _LINKS[path.suffix].finditer(content):
+        text, href, title = (html.unescape(found[part]) for part in ("text", "href", "title"))
+        format, *rest = title.split(" · ")
+        formula = next((part for part in rest if not part.startswith("records: ")), None)
+        yield Shown(where, text, formula or re.sub(r"^(\.\./)+", "", href), format)
 
 
 def shown(root: Path) -> Iterator[Shown]:
@@ -317,7 +267,7 @@ def check(root: Path) -> int:
     files, number = Files(root), 0
     for number, figure in enumerate(shown(root), start=1):
         try:
-            expected = recompute(figure, files)
+            expected = FORMATS[figure.format](evaluate(figure.source, files))
         except (OSError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"{figure.where}: {figure.text!r} leads nowhere: {figure.source} ({error!r})") from None
         if expected != figure.text:

@@ -1,6 +1,5 @@
 """The report as pages: one list of sections, its templates, and how a table's cell is written in each."""
 
-import functools
 import html
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +8,10 @@ import jinja2
 from markupsafe import Markup
 
 from mtpbench.errors import UserError
-from mtpbench.report import advice, tables
+from mtpbench.report import PLOTS, STANDALONE, advice, tables
 from mtpbench.report.cells import Study
-from mtpbench.report.figures import Figure, Files, Null
-from mtpbench.report.plots import PLOTS
+from mtpbench.report.figures import Figure, Files
 
-STANDALONE = ("answer", "headline", "acceptance", "latency", "hardware", "cost", "curves", "losslessness", "invalid", "gaps")
 README_MARKERS = ("<!-- results: begin (written by `snakemake readme`; do not edit) -->", "<!-- results: end -->")
 TEMPLATES = Path(__file__).parents[3] / "report/templates"
 MOST_ROWS = {"html": 60, "markdown": 30}  # of a long table: the page must open on a phone; all rows are in metrics/cells.csv
@@ -49,22 +46,14 @@ def as_html(value, up: str = "../") -> Markup:
     """A table's cell or a sentence's part for the page; `up` leads from the page's folder to the root."""
     if isinstance(value, tuple | list):
         return Markup("").join(as_html(part, up) for part in value)
-    if isinstance(value, Figure | Null):
-        return Markup(value.html(up))
-    if isinstance(value, tables.Badge):
-        return Markup(f' <span class="badge {value.tone}"><span aria-hidden="true">{value.symbol}</span> {html.escape(value.text)}</span> ')
-    return Markup(html.escape(str(value)))
+    return Markup(html.escape(value) if isinstance(value, str) else value.html(up))
 
 
 def as_markdown(value, up: str = "../") -> str:
     """The same for Markdown. A pipe would end the table's cell, a line break its row."""
     if isinstance(value, tuple | list):
         return "".join(as_markdown(part, up) for part in value)
-    if isinstance(value, Figure | Null):
-        return value.markdown(up)
-    if isinstance(value, tables.Badge):
-        return f" {value.symbol} {value.text} "
-    return " ".join(str(value).replace("|", "\\|").splitlines())
+    return " ".join(value.replace("|", "\\|").splitlines()) if isinstance(value, str) else value.markdown(up)
 
 
 def _kind(value) -> str:
@@ -80,9 +69,9 @@ def _render(template: str, up: str = "../", **values) -> str:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=kind == "html", undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )
+    )  # fmt: skip
     made.filters["kind"] = _kind
-    made.filters["show"] = functools.partial(as_html, up=up) if kind == "html" else lambda value: as_markdown(value, up).strip()
+    made.filters["show"] = lambda value: as_html(value, up) if kind == "html" else as_markdown(value, up).strip()
     return made.get_template(template).render(**{"most": MOST_ROWS[kind], "up": up, **values})
 
 
@@ -92,8 +81,8 @@ def write(study: Study, root: Path) -> None:
         "study": study,
         "tables": tables.build(study, Files(root)),
         "sections": SECTIONS,
-        "plots": {name: title for name, (title, _) in PLOTS.items()},
-        "svgs": {name: Markup((root / f"metrics/plots/{name}.svg").read_text(encoding="utf-8")) for name in PLOTS},
+        "plots": PLOTS,
+        "svgs": {name: _inlined(root / f"metrics/plots/{name}.svg") for name in PLOTS},
         "advice": {scope: advice.advice(study.comparisons, scope) for scope in advice.SCOPES},
         "load_changes": advice.load_changes(study.comparisons),
         "diagnostic": any(cell.diagnostic for cell in study.valid),
@@ -101,6 +90,11 @@ def write(study: Study, root: Path) -> None:
     few = {"most": 10} if len(study.cells) > 100 else {}  # GitHub renders no Markdown of more than half a megabyte
     for name, more in (("results.md", few), ("index.html", {})):
         (root / "report" / name).write_text(_render(f"{name}.jinja", **values, **more), encoding="utf-8")
+
+
+def _inlined(svg: Path) -> Markup:
+    """A plot as part of the page, which lies one folder higher than the plot itself."""
+    return Markup(svg.read_text(encoding="utf-8").replace('href="../../', 'href="../'))
 
 
 def write_tables(study: Study, root: Path) -> None:

@@ -1,16 +1,20 @@
 """The report's tables, as data: cells are text, figures, reasons, badges, or a sequence of these."""
 
+import html
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
-from mtpbench.report.advice import WORDS, label
-from mtpbench.report.cells import ARMS, Cell, Comparison, Load, Study
+from mtpbench.report.advice import WORDS, joined, label
+from mtpbench.report.cells import ARMS, Cell, Comparison, Study, arms, grouped
 from mtpbench.report.figures import Figure, Files, Null, agreement, derived, lookup, pointer_part
 
-TONES = {"faster": ("▲", "good"), "slower": ("▼", "bad"), "unresolved": ("○", "plain")}
+TONES = {"faster": ("good", "▲"), "slower": ("bad", "▼"), "unresolved": ("plain", "○")}
 PUBLISHED = "report/published.csv"
 MOST_KEPT = 600
+NO_COMPARISON = "No valid comparison to show."
+NO_PRICE = "n/a: no GPU with a valid comparison has a price in the configuration."
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,14 @@ class Badge:
     """A word that stands out; its symbol tells it apart without colour."""
 
     text: str
-    tone: str = "plain"
-    symbol: str = ""
+    tone: str
+    symbol: str
+
+    def markdown(self, up: str) -> str:
+        return f" {self.symbol} {self.text} "
+
+    def html(self, up: str) -> str:
+        return f' <span class="badge {self.tone}"><span aria-hidden="true">{self.symbol}</span> {html.escape(self.text)}</span> '
 
 
 @dataclass
@@ -30,7 +40,7 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list]
-    empty: str
+    empty: str = NO_COMPARISON
     note: tuple = ()
     fold: bool = False
     keep: bool = False  # shortened only where it would make the page useless: what people come for
@@ -41,8 +51,10 @@ class Table:
         return rows, len(self.rows) - len(rows)
 
 
-NO_COMPARISON = "No valid comparison to show."
-NO_PRICE = "n/a: no GPU with a valid comparison has a price in the configuration."
+def _table(name: str, title: str, items: Iterable, columns: dict[str, str | Callable], **more) -> Table:
+    """A row for each item. A column is a pointer and a format (decimal if it has none) for its `figure`, or a function of it."""
+    cells = [(lambda item, words=of.split(): item.figure(*words)) if isinstance(of, str) else of for of in columns.values()]
+    return Table(name, title, list(columns), [[of(item) for of in cells] for item in items], **more)
 
 
 def _marks(cell: Cell) -> list[Badge]:
@@ -54,233 +66,238 @@ def _name(cell: Cell) -> tuple:
     return (cell.name.replace("_", " "), *_marks(cell))
 
 
-def _names(load: Load) -> list:
-    return [_name(load.cell), load.figure("concurrency", "count")]
+def _at_load(item: Comparison) -> tuple:
+    """A cell's name with the load, where the cell has several; beside it on a phone, where further columns are out of sight."""
+    several = (" at concurrency ", item.at) if len(item.cell.loads) > 1 else ()
+    return (*_name(item.cell), *several)
 
 
-NAMES = ["Cell", "Concurrency"]
+def _differences(cell: Cell) -> tuple | str:
+    """The first outputs that differ between the arms."""
+    clauses = []
+    for at, found in enumerate(cell.summary["losslessness"]["differences"][:3]):
+        place = f"/summary/losslessness/differences/{at}"
+        where, margin = cell.figure(f"{place}/first_difference", "count"), cell.figure(f"{place}/margin")
+        clauses.append((f"{found['prompt']} at id ", where, ", margin ", margin, f" ({found['outcome']})"))
+    return joined(clauses) or "none"
 
 
-def _verdict(item: Comparison) -> Badge:
-    symbol, tone = TONES[item.verdict]
-    return Badge(WORDS[item.verdict], tone, symbol)
+def _versions(cell: Cell) -> tuple | str:
+    found = {name: cell.figure(f"/sessions/0/software/{name}", "text") for name in ("torch", "transformers", "vllm", "cuda")}
+    known = [(f"{name} ", version, " ") for name, version in found.items() if isinstance(version, Figure)]
+    return tuple(itertools.chain(*known)) or "not recorded"
+
+
+def _cost_all_in(item: Comparison) -> Figure | Null:
+    """US dollars for a million tokens of everything that the sessions took and brought, loading and warm-up in."""
+    seconds = derived("sessions_seconds", item.cell.figure("/sessions", "text"), format="decimal")
+    tokens = [load.figure(f"arms/{arm}/output_tokens", "count") for load in item.cell.loads for arm in ARMS]
+    return derived("dollars_per_million_all_in", item.price, seconds, derived("total", *tokens, format="count"), format="dollars")
+
+
+CELL = {"Cell": _name}
+NAMES = {"Cell": lambda item: _name(item.cell), "Concurrency": attrgetter("at")}
+ARM = {**NAMES, "Arm": attrgetter("what")}
+RATES = {"Decode rate": "decode_tok_s", "Mean request rate": "mean_request_tok_s", "Throughput": "throughput_tok_s"}
+TIMES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "End to end": "e2e_ms", "Step": "step_ms"}
 
 
 def answer(study: Study) -> Table:
-    rows = [
-        [_at_load(item.load), _verdict(item), item.ratio, item.interval, item.floor, item.reason or "beyond interval and noise floor"]
-        for item in study.comparisons
-    ]
-    columns = ["Cell", "Answer", "Speed-up", "95 % interval", "Noise floor", "Why"]
-    note = ("Noise floor: what the same comparison shows between two equal arms. An answer needs an interval that leaves 1 out and an effect beyond the floor.",)
-    return Table("answer", "Is it faster?", columns, rows, NO_COMPARISON, note, keep=True)
+    """What the README shows too."""
+    return _table("answer", "Is it faster?", study.comparisons, {
+        "Cell": _at_load, "Answer": lambda item: Badge(WORDS[item.verdict], *TONES[item.verdict]), "Speed-up": attrgetter("ratio"),
+        "95 % interval": attrgetter("interval"), "Noise floor": attrgetter("noise_floor"),
+        "Why": lambda item: item.reason or "beyond interval and noise floor",
+    }, keep=True, note=(
+        "Noise floor: what the same comparison shows between two equal arms. "
+        "An answer needs an interval that leaves 1 out and an effect beyond the floor.",
+    ))  # fmt: skip
 
 
-def _at_load(load: Load) -> tuple:
-    """A cell's name with the load, where the cell has several; beside it on a phone, where further columns are out of sight."""
-    several = (" at concurrency ", load.figure("concurrency", "count")) if len(load.cell.loads) > 1 else ()
-    return (*_name(load.cell), *several)
+def _plain(study: Study) -> Iterable[Table]:
+    """The tables whose columns are the same for every study."""
+    compared, valid = study.speculative, study.valid
+    yield _table("rates", "Rates", compared, {
+        **NAMES, **{f"{title} {arm}, tok/s": f"arms/{arm}/{name}" for title, name in RATES.items() for arm in ARMS},
+        "Speed-up": attrgetter("ratio"), "End-to-end speed-up": "e2e_speedup/ratio ratio",
+        "Sign test p": "speedup/sign_test_p probability", "Prompts": "speedup/prompts count", "Sessions": "speedup/sessions count",
+    })  # fmt: skip
+    categories = (
+        item.part(category, f"acceptance_by_category/{pointer_part(category)}")
+        for item in compared
+        for category in item.data["acceptance_by_category"] or {}
+    )
+    yield _table("categories", "Acceptance by prompt category", categories, {
+        **NAMES, "Category": attrgetter("what"), "Length (bonus in)": "length length", "Rate": "rate percent", "Drafts": "drafts count",
+    }, fold=True)  # fmt: skip
+    yield _table("latency", "Latency", arms(compared), {
+        **ARM, **{f"{title} {point}, ms": f"{name}/{point}" for title, name in TIMES.items() for point in ("p50", "p90")},
+    }, note=("Percentiles over requests, for steps over steps. A speculative step brings one id or more.",))  # fmt: skip
+    yield _table("hardware", "Use of the hardware", arms(compared), {
+        **ARM, "Peak memory, GB": "peak_memory_bytes gigabytes", "MBU": "mbu percent", "MFU emitted": "mfu_emitted percent",
+        "MFU executed": "mfu_executed percent", "Energy, J/token": "energy_j_per_token",
+    }, note=(
+        "MBU: bytes a step must move over what the memory could; MFU: arithmetic of the emitted ids, and of all executed.",
+    ))  # fmt: skip
+    # Peaks that MBU and MFU are shares of, and the state of the device while requests ran.
+    hardware = "/summary/hardware"
+    yield _table("conditions", "Peaks and conditions", valid, {
+        **CELL, "Peak bandwidth, GB/s": f"{hardware}/peaks/memory_gb_s", "Peak arithmetic, TFLOP/s": f"{hardware}/peaks/tflops",
+        "Peaks from": f"{hardware}/peaks/source text", "Copy reached, GB/s": f"{hardware}/peaks/measured_memory_gb_s",
+        "Product reached, TFLOP/s": f"{hardware}/peaks/measured_tflops", "SM clock, MHz": f"{hardware}/conditions/sm_mhz/mean",
+        "Hottest, °C": f"{hardware}/conditions/temperature_c/max", "Power, W": f"{hardware}/conditions/power_w/mean",
+    }, empty="No valid cell.", fold=True)  # fmt: skip
+    yield _table("curves", "Break-even, predicted and observed", compared, {
+        **NAMES, "Draft length γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
+        "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
+        "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Observed": attrgetter("ratio"),
+        "95 % interval": attrgetter("interval"),
+    }, note=(
+        "Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
+        "length × T base / T step, the step times taken from another cell that drafts alike.",
+    ))  # fmt: skip
+    yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
+        **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
+        "Numerical tie": "/summary/losslessness/tie count", "Mismatch": "/summary/losslessness/mismatch count",
+        "First differences": _differences,
+    })  # fmt: skip
+    yield _table("cold_start", "Cold start", valid, {
+        **CELL, **{f"Start {arm}, s": f"/summary/cold_start_s/{arm}" for arm in ARMS}, "Load, s": "/sessions/0/seconds/load",
+        "Warm-up, s": "/sessions/0/seconds/warmup", "Measuring, s": "/sessions/0/seconds/measure",
+        "Session, s": "/sessions/0/seconds/total",
+    }, empty="No valid cell.", note=("The seconds are those of a cell's first session.",), fold=True)  # fmt: skip
+    prompts = (item.part(prompt, f"prompts/{at}") for item in compared for at, prompt in enumerate(item.data["prompts"]))
+    yield _table("prompts", "Prompt by prompt", prompts, {
+        **NAMES, "Prompt": lambda part: part.what["prompt"], "Category": lambda part: part.what["category"],
+        "TPOT control, ms": "control_tpot_ms", "TPOT test, ms": "test_tpot_ms", "Speed-up": "ratio ratio",
+        "Acceptance length": "acceptance_length length", "Ids control": "control_tokens count", "Ids test": "test_tokens count",
+    }, fold=True)  # fmt: skip
+    yield _table("invalid", "Invalid cells", study.invalid, {
+        **CELL, "Failed gates, and what they saw": lambda cell: "; ".join(cell.summary["reasons"]) or "no reason recorded",
+    }, empty="None: every gate of every cell passed or does not apply.", keep=True)  # fmt: skip
+    found = [(cell, warning) for cell in valid for warning in cell.summary.get("warnings", [])]
+    yield _table("warnings", "Warnings of valid cells", found, {
+        "Cell": lambda pair: _name(pair[0]), "Warning": lambda pair: pair[1],
+    }, empty="None.")  # fmt: skip
+    yield _table("gaps", "Cells without a current result", study.gaps, {
+        "Cell": lambda gap: gap[0], "State": lambda gap: Badge(gap[1], "warn", "!"), "What is known": lambda gap: gap[2] or "–",
+    }, empty="None: every cell of the matrix has a result that answers its current spec.", keep=True)  # fmt: skip
+    yield _table("provenance", "Provenance", study.cells, {
+        **CELL, "Device": "/sessions/0/device/name text", "Driver": "/sessions/0/device/driver text", "Versions": _versions,
+        "Sessions": lambda cell: derived("number", cell.figure("/sessions", "text"), format="count"),
+        "Made": "/created_at text", "Fingerprint": "/fingerprint short", "Commit": "/provenance/commit short",
+    }, empty="No result.", fold=True)  # fmt: skip
+
+
+def _side_by_side(
+    name: str, title: str, items: list[Comparison], groups: Iterable, of: str, names: tuple, shown: dict, **more
+) -> Table:
+    """A row for each group of comparisons, which have `names` in common; for each value of `of`, columns of what is shown."""
+
+    def column(value: str, show: Callable) -> Callable:
+        return lambda group: next((show(item) for item in group if getattr(item.cell, of) == value), "not measured")
+
+    columns = {
+        ", ".join(names).replace("gpu", "GPU"): lambda group: (
+            " ".join(getattr(group[0].cell, name) for name in names), *_marks(group[0].cell),
+        ),
+        "Concurrency": lambda group: group[0].at,
+    }  # fmt: skip
+    for value in dict.fromkeys(getattr(item.cell, of) for item in items):
+        columns |= {title.format(value): column(value, show) for title, show in shown.items()}
+    return _table(name, title, groups, columns, **more)
 
 
 def headline(study: Study) -> Table:
     """Prompt sets across, everything else down."""
-    sets = list(dict.fromkeys(item.cell.prompts for item in study.comparisons))
-    found: dict[tuple, dict[str, Comparison]] = {}
-    for item in study.comparisons:
-        cell = item.cell
-        key = (cell.gpu, cell.engine, cell.mode, item.load.concurrency, cell.marks)
-        found.setdefault(key, {})[cell.prompts] = item
-    rows = []
-    for (gpu, engine, mode, _, _), items in found.items():
-        first = next(iter(items.values()))
-        names = [(f"{gpu} {engine} {mode}", *_marks(first.cell)), first.load.figure("concurrency", "count")]
-        rows.append([*names, *((items[kind].ratio, Badge("", TONES[items[kind].verdict][1], TONES[items[kind].verdict][0])) if kind in items else "not measured" for kind in sets)])
+    shown = {"{}": lambda item: (item.ratio, Badge("", *TONES[item.verdict]))}
+    key = attrgetter("cell.gpu", "cell.engine", "cell.mode", "concurrency", "cell.marks")
+    items, names = study.comparisons, ("gpu", "engine", "mode")
     note = ("Speed-up of time per output token, control over test. ▲ faster, ▼ slower, ○ unresolved.",)
-    return Table("headline", "Speed-up by prompt set", ["GPU, engine, mode", "Concurrency", *sets], rows, NO_COMPARISON, note, keep=True)
-
-
-def rates(study: Study) -> Table:
-    rows = []
-    for item in study.speculative:
-        arms = [item.load.figure(f"arms/{arm}/{name}", "decimal") for name in ("decode_tok_s", "mean_request_tok_s", "throughput_tok_s") for arm in ARMS]
-        effect = [item.ratio, item.load.figure("e2e_speedup/ratio", "ratio"), item.load.figure("speedup/sign_test_p", "probability")]
-        counts = [item.load.figure(f"speedup/{name}", "count") for name in ("prompts", "sessions")]
-        rows.append([*_names(item.load), *arms, *effect, *counts])
-    columns = [f"{name} {arm}, tok/s" for name in ("Decode rate", "Mean request rate", "Throughput") for arm in ARMS]
-    columns = [*NAMES, *columns, "Speed-up", "End-to-end speed-up", "Sign test p", "Prompts", "Sessions"]
-    return Table("rates", "Rates", columns, rows, NO_COMPARISON)
+    title, groups = "Speed-up by prompt set", grouped(items, key).values()
+    return _side_by_side("headline", title, items, groups, "prompts", names, shown, note=note, keep=True)
 
 
 def engines(study: Study) -> Table:
-    """The same work on every engine, side by side."""
-    names = list(dict.fromkeys(item.cell.engine for item in study.speculative))
-    found: dict[tuple, dict[str, Comparison]] = {}
-    for item in study.speculative:
-        cell = item.cell
-        found.setdefault((cell.gpu, cell.prompts, cell.mode, item.load.concurrency), {})[cell.engine] = item
-    rows = []
-    for (gpu, prompts, mode, _), items in found.items():
-        if len(items) > 1:
-            first = next(iter(items.values()))
-            row = [(f"{gpu} {prompts} {mode}", *_marks(first.cell)), first.load.figure("concurrency", "count")]
-            for name in names:
-                rates = [items[name].load.figure(f"arms/{arm}/decode_tok_s", "decimal") if name in items else "not measured" for arm in ARMS]
-                row += [*rates, items[name].ratio if name in items else "not measured"]
-            rows.append(row)
-    columns = [f"{name}: {what}" for name in names for what in ("control tok/s", "test tok/s", "speed-up")]
-    return Table("engines", "Engines side by side", ["GPU, prompts, mode", "Concurrency", *columns], rows, "No comparison was measured on two engines.")
+    """The same work on every engine."""
+    shown = {f"{{}}: {arm} tok/s": lambda item, arm=arm: item.figure(f"arms/{arm}/decode_tok_s") for arm in ARMS}
+    shown["{}: speed-up"] = attrgetter("ratio")
+    groups = grouped(study.speculative, attrgetter("cell.gpu", "cell.prompts", "cell.mode", "concurrency")).values()
+    title, several, names = "Engines side by side", [group for group in groups if len(group) > 1], ("gpu", "prompts", "mode")
+    empty = "No comparison was measured on two engines."
+    return _side_by_side("engines", title, study.speculative, several, "engine", names, shown, empty=empty)
 
 
 def engines_agree(study: Study) -> Table:
     """Whether two engines write the same ids, and how often they draft alike on the way; they need not feed a drafter alike."""
-    rows, alike = [], {}
-    for cell in study.valid:
-        alike.setdefault((cell.gpu, cell.prompts, cell.mode), []).append(cell)
-    for one, other in (pair for cells in alike.values() for pair in itertools.combinations(cells, 2)):
+    alike = grouped(study.valid, attrgetter("gpu", "prompts", "mode")).values()
+    pairs = itertools.chain.from_iterable(itertools.combinations(cells, 2) for cells in alike)
+    rows = []
+    for one, other in pairs:
         if one.outputs.keys() & other.outputs.keys():
+            both = f"({one.path}#/sessions, {other.path}#/sessions)"
             shares = [
-                Figure(agreement(one.outputs, other.outputs, which), "percent", f"{formula}({one.path}#/sessions, {other.path}#/sessions)")
+                Figure(agreement(one.outputs, other.outputs, which), "percent", formula + both)
                 for which, formula in enumerate(("same_ids", "same_steps"))
             ]
             lengths = [cell.figure("/summary/loads/0/arms/test/acceptance/length", "length") for cell in (one, other)]
-            rows.append([(f"{one.gpu} {one.prompts} {one.mode}", *_marks(one)), f"{one.engine}, {other.engine}", *shares, *lengths])
-    columns = ["GPU, prompts, mode", "Engines", "Same ids", "Same ids in every step", "Acceptance length, first", "Acceptance length, second"]
+            what = (f"{one.gpu} {one.prompts} {one.mode}", *_marks(one))
+            rows.append([what, f"{one.engine}, {other.engine}", *shares, *lengths])
+    columns = [
+        "GPU, prompts, mode", "Engines", "Same ids", "Same ids in every step", "Acceptance length, first",
+        "Acceptance length, second",
+    ]  # fmt: skip
     return Table("engines_agree", "Do the engines agree?", columns, rows, "No cell was measured on two engines.")
 
 
-def acceptance(study: Study) -> Table:
-    most = max((item.cell.gamma or 0 for item in study.speculative), default=0)
-    rows = []
-    for item in study.speculative:
-        of = [item.load.figure(f"arms/test/acceptance/{name}", kind) for name, kind in (("length", "length"), ("rate", "percent"), ("drafts", "count"), ("cut", "count"))]
-        joint = [item.load.figure(f"arms/test/acceptance/joint/{at}", "percent") if at < item.cell.gamma else "–" for at in range(most)]
-        rows.append([*_names(item.load), *of, *joint])
-    columns = [*NAMES, "Length (bonus in)", "Rate", "Drafts", "Ids cut", *(f"Accepted to position {at}" for at in range(1, most + 1))]
-    note = ("Acceptance length is ids per step; rates are never compared across draft lengths.",)
-    return Table("acceptance", "Acceptance by prompt set", columns, rows, NO_COMPARISON, note)
+def _by_position(study: Study) -> Iterable[Table]:
+    """The tables with a column for each id of the longest draft."""
+    items = study.speculative
+    most = max((item.cell.gamma or 0 for item in items), default=0)
 
+    def joint(at: int) -> Callable:
+        of = f"arms/test/acceptance/joint/{at}"
+        return lambda item: item.figure(of, "percent") if at < item.cell.gamma else "–"
 
-def categories(study: Study) -> Table:
-    fields = {"length": "length", "rate": "percent", "drafts": "count"}
-    rows = [
-        [*_names(item.load), category, *(item.load.figure(f"acceptance_by_category/{pointer_part(category)}/{name}", kind) for name, kind in fields.items())]
-        for item in study.speculative
-        for category in item.load.data["acceptance_by_category"] or {}
-    ]
-    columns = [*NAMES, "Category", "Length (bonus in)", "Rate", "Drafts"]
-    return Table("categories", "Acceptance by prompt category", columns, rows, NO_COMPARISON, fold=True)
+    def steps(ids: int) -> Callable:
+        of = f"arms/test/ids_per_step/{ids}"
+        return lambda item: item.figure(of, "count") if str(ids) in item.data["arms"]["test"]["ids_per_step"] else "–"
 
-
-def histogram(study: Study) -> Table:
-    most = max((item.cell.gamma or 0 for item in study.speculative), default=0) + 1
-    rows = []
-    for item in study.speculative:
-        counts = item.load.data["arms"]["test"]["ids_per_step"]
-        row = [item.load.figure(f"arms/test/ids_per_step/{ids}", "count") if str(ids) in counts else "–" for ids in range(1, most + 1)]
-        rows.append([*_names(item.load), *row])
-    return Table("histogram", "Steps by ids they brought", [*NAMES, *(f"{ids} ids" for ids in range(1, most + 1))], rows, NO_COMPARISON, fold=True)
-
-
-def _by_arm(study: Study, of: Callable[[Load, str], list]) -> list[list]:
-    return [[*_names(item.load), arm, *of(item.load, arm)] for item in study.speculative for arm in ARMS]
-
-
-def latency(study: Study) -> Table:
-    names = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "End to end": "e2e_ms", "Step": "step_ms"}
-    rows = _by_arm(study, lambda load, arm: [load.figure(f"arms/{arm}/{name}/{point}", "decimal") for name in names.values() for point in ("p50", "p90")])
-    columns = [f"{title} {point}, ms" for title in names for point in ("p50", "p90")]
-    note = ("Percentiles over requests, for steps over steps. A speculative step brings one id or more.",)
-    return Table("latency", "Latency", [*NAMES, "Arm", *columns], rows, NO_COMPARISON, note)
-
-
-def hardware(study: Study) -> Table:
-    fields = {"peak_memory_bytes": "gigabytes", "mbu": "percent", "mfu_emitted": "percent", "mfu_executed": "percent", "energy_j_per_token": "decimal"}
-    rows = _by_arm(study, lambda load, arm: [load.figure(f"arms/{arm}/{name}", kind) for name, kind in fields.items()])
-    columns = ["Peak memory, GB", "MBU", "MFU emitted", "MFU executed", "Energy, J/token"]
-    note = ("MBU: bytes a step must move over what the memory could; MFU: arithmetic of the emitted ids, and of all executed.",)
-    return Table("hardware", "Use of the hardware", [*NAMES, "Arm", *columns], rows, NO_COMPARISON, note)
-
-
-def conditions(study: Study) -> Table:
-    """Peaks that MBU and MFU are shares of, and the state of the device while requests ran."""
-    peaks = ("memory_gb_s", "tflops", "source", "measured_memory_gb_s", "measured_tflops")
-    states = ("sm_mhz/mean", "temperature_c/max", "power_w/mean")
-    rows = [
-        [_name(cell), *(cell.figure(f"/summary/hardware/peaks/{name}", "text" if name == "source" else "decimal") for name in peaks), *(cell.figure(f"/summary/hardware/conditions/{name}", "decimal") for name in states)]
-        for cell in study.valid
-    ]
-    columns = [NAMES[0], "Peak bandwidth, GB/s", "Peak arithmetic, TFLOP/s", "Peaks from", "Copy reached, GB/s", "Product reached, TFLOP/s", "SM clock, MHz", "Hottest, °C", "Power, W"]
-    return Table("conditions", "Peaks and conditions", columns, rows, "No valid cell.", fold=True)
-
-
-def cost_of(study: Study, load: Load, arm: str) -> Figure | Null:
-    """US dollars for a million output tokens, start-up left out."""
-    rate = load.figure(f"arms/{arm}/throughput_tok_s", "decimal")
-    return derived("dollars_per_million", study.price(load.cell.gpu), rate, format="dollars")
-
-
-def _cost_all_in(study: Study, cell: Cell) -> Figure | Null:
-    """The same for everything that the sessions took and brought, loading and warm-up in."""
-    seconds = derived("sessions_seconds", cell.figure("/sessions", "text"), format="decimal")
-    tokens = [load.figure(f"arms/{arm}/output_tokens", "count") for load in cell.loads for arm in ARMS]
-    return derived("dollars_per_million_all_in", study.price(cell.gpu), seconds, derived("total", *tokens, format="count"), format="dollars")
+    yield _table("acceptance", "Acceptance by prompt set", items, {
+        **NAMES, "Length (bonus in)": "arms/test/acceptance/length length", "Rate": "arms/test/acceptance/rate percent",
+        "Drafts": "arms/test/acceptance/drafts count", "Ids cut": "arms/test/acceptance/cut count",
+        **{f"Accepted to position {at + 1}": joint(at) for at in range(most)},
+    }, note=("Acceptance length is ids per step; rates are never compared across draft lengths.",))  # fmt: skip
+    columns = {**NAMES, **{f"{ids} ids": steps(ids) for ids in range(1, most + 2)}}
+    yield _table("histogram", "Steps by ids they brought", items, columns, fold=True)
 
 
 def cost(study: Study) -> Table:
-    rows = [
-        [*_names(item.load), study.price(item.cell.gpu), *(cost_of(study, item.load, arm) for arm in ARMS), _cost_all_in(study, item.cell)]
-        for item in study.speculative
-        if isinstance(study.price(item.cell.gpu), Figure)
-    ]
-    columns = [*NAMES, "List price, $/h", "Control, $/M tokens", "Test, $/M tokens", "Both arms with start-up, $/M tokens"]
-    note = ("Seconds of the GPU times its list price, per million output tokens; a host's processors and memory are not in it. Price, date and source stand in config/config.yaml.",)
-    without = dict.fromkeys(item.cell.gpu for item in study.speculative if isinstance(study.price(item.cell.gpu), Null))
-    if rows and without:
-        note += (f"n/a, since the configuration has no price: {', '.join(without)}.",)
-    return Table("cost", "Cost", columns, rows, NO_PRICE, note)
+    priced, unpriced = ([item for item in study.speculative if isinstance(item.price, kind)] for kind in (Figure, Null))
+    note = (
+        "Seconds of the GPU times its list price, per million output tokens; a host's processors and memory are not in it. "
+        "Price, date and source stand in config/config.yaml.",
+    )
+    if unpriced:
+        gpus = ", ".join(dict.fromkeys(item.cell.gpu for item in unpriced))
+        note += (f"n/a, since the configuration has no price: {gpus}.",)
+    return _table("cost", "Cost", priced, {
+        **NAMES, "List price, $/h": attrgetter("price"), "Control, $/M tokens": lambda item: item.cost("control"),
+        "Test, $/M tokens": lambda item: item.cost("test"), "Both arms with start-up, $/M tokens": _cost_all_in,
+    }, empty=NO_PRICE, note=note)  # fmt: skip
 
 
 def cheapest(study: Study) -> Table:
     """Per prompt set the load point that makes a million tokens for the least money, among real models only."""
-    best: dict[str, tuple] = {}
-    for item in study.comparisons:
-        for arm in ARMS:
-            price = cost_of(study, item.load, arm)
-            kind = item.cell.prompts
-            if isinstance(price, Figure) and (kind not in best or price.value < best[kind][0].value):
-                best[kind] = (price, item, arm)
-    rows = [[kind, item.cell.gpu, item.cell.engine, item.cell.mode if arm == "test" else "baseline", item.load.figure("concurrency", "count"), price] for kind, (price, item, arm) in best.items()]
-    return Table("cheapest", "Cheapest GPU per prompt set", ["Prompts", "GPU", "Engine", "Mode", "Concurrency", "$/M tokens"], rows, NO_PRICE, keep=True)
-
-
-def break_even(load: Load) -> Figure | Null:
-    """The acceptance length at which drafting pays for itself: T_step / T_base."""
-    step, base = (load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ("test", "control"))
-    return derived("break_even", base, step, format="length")
-
-
-def prediction(study: Study, item: Comparison) -> Figure | Null:
-    """What the cost model expects: the cell's own acceptance length, with step times of another cell that drafts alike.
-
-    The other one has other prompts or, where the sampler is told what to accept, another acceptance.
-    """
-    for other in study.by_drafting[item.drafting]:
-        if other.cell is not item.cell:
-            base, step = (other.load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ARMS)
-            return derived("predicted", item.load.figure("arms/test/acceptance/length", "length"), base, step, format="ratio")
-    return Null("no other cell that drafts alike")
-
-
-def curves(study: Study) -> Table:
+    offers = [(item, arm, item.cost(arm)) for item in study.comparisons for arm in ARMS]
+    priced = grouped((offer for offer in offers if isinstance(offer[2], Figure)), lambda offer: offer[0].cell.prompts)
     rows = []
-    for item in study.speculative:
-        steps = [item.load.figure(f"arms/{arm}/step_ms/mean", "decimal") for arm in ARMS]
-        length = item.load.figure("arms/test/acceptance/length", "length")
-        gamma = item.cell.figure("/spec/mode/num_speculative_tokens", "count")
-        rows.append([*_names(item.load), gamma, *steps, break_even(item.load), length, prediction(study, item), item.ratio, item.interval])
-    columns = [*NAMES, "Draft length γ", "T base, ms", "T step, ms", "Break-even length", "Acceptance length", "Predicted", "Observed", "95 % interval"]
-    note = ("Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance length × T base / T step, the step times taken from another cell that drafts alike.",)
-    return Table("curves", "Break-even, predicted and observed", columns, rows, NO_COMPARISON, note)
+    for prompts, found in priced.items():
+        item, arm, price = min(found, key=lambda offer: offer[2].value)
+        mode = item.cell.mode if arm == "test" else "baseline"
+        rows.append([prompts, item.cell.gpu, item.cell.engine, mode, item.at, price])
+    columns = ["Prompts", "GPU", "Engine", "Mode", "Concurrency", "$/M tokens"]
+    return Table("cheapest", "Cheapest GPU per prompt set", columns, rows, NO_PRICE, keep=True)
 
 
 def anatomy(study: Study, files: Files) -> Table:
@@ -292,124 +309,35 @@ def anatomy(study: Study, files: Files) -> Table:
         def figure(pointer: str, format: str = "decimal"):
             return Figure(lookup(files[source], pointer), format, f"{source}#{pointer}")
 
-        free = sorted((figure(f"/steps/free/{at}/mean_ms") for at in range(len(files[source]["steps"]["free"]))), key=lambda found: found.value)
-        busy, phases = figure("/trace/gpu_busy_ms"), [figure(f"/trace/phases/{phase}/gpu_ms") for phase in ("forward", "draft")]
-        kernels = derived("total", *(figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]), format="count")
-        rows.append([path.stem, (free[0], " to ", free[-1]), busy, derived("share", busy, free[0], format="percent"), *phases, kernels])
-    columns = ["Cell", "Step, ms: means of turns", "GPU busy, ms", "of the fastest turn", "Target's forward on the GPU, ms", "Drafting on the GPU, ms", "Kernels a step"]
-    note = ("GPU times and kernels are medians over the steps of a torch trace; the step's own time was taken without it. What the GPU does not work, the step waits for the host.",)
-    return Table("anatomy", "Where a step's time goes", columns, rows, "No step was traced (scripts/anatomy.py).", note, fold=True)
-
-
-def losslessness(study: Study) -> Table:
-    rows = []
-    for cell in study.valid:
-        if cell.speculative:
-            counts = [cell.figure(f"/summary/losslessness/{name}", "count") for name in ("prompts", "identical", "tie", "mismatch")]
-            first = [
-                part
-                for at, found in enumerate(cell.summary["losslessness"]["differences"][:3])
-                for part in (f"{found['prompt']} at id ", *_difference(cell, at), f" ({found['outcome']})", "; ")
-            ]
-            rows.append([_name(cell), *counts, tuple(first[:-1]) or "none"])
-    columns = [NAMES[0], "Prompts", "Identical", "Numerical tie", "Mismatch", "First differences"]
-    return Table("losslessness", "Losslessness", columns, rows, NO_COMPARISON)
-
-
-def _difference(cell: Cell, at: int) -> tuple:
-    where, margin = (cell.figure(f"/summary/losslessness/differences/{at}/{name}", kind) for name, kind in (("first_difference", "count"), ("margin", "decimal")))
-    return where, ", margin ", margin
-
-
-def cold_start(study: Study) -> Table:
-    rows = []
-    for cell in study.valid:
-        starts = [cell.figure(f"/summary/cold_start_s/{arm}", "decimal") for arm in ARMS]
-        seconds = [cell.figure(f"/sessions/0/seconds/{name}", "decimal") for name in ("load", "warmup", "measure", "total")]
-        rows.append([_name(cell), *starts, *seconds])
-    columns = [NAMES[0], "Start control, s", "Start test, s", "Load, s", "Warm-up, s", "Measuring, s", "Session, s"]
-    return Table("cold_start", "Cold start", columns, rows, "No valid cell.", ("The seconds are those of a cell's first session.",), fold=True)
-
-
-def per_prompt(study: Study) -> Table:
-    rows = []
-    for item in study.speculative:
-        for at, prompt in enumerate(item.load.data["prompts"]):
-            fields = {"control_tpot_ms": "decimal", "test_tpot_ms": "decimal", "ratio": "ratio", "acceptance_length": "length", "control_tokens": "count", "test_tokens": "count"}
-            rows.append([*_names(item.load), prompt["prompt"], prompt["category"], *(item.load.figure(f"prompts/{at}/{name}", kind) for name, kind in fields.items())])
-    columns = [*NAMES, "Prompt", "Category", "TPOT control, ms", "TPOT test, ms", "Speed-up", "Acceptance length", "Ids control", "Ids test"]
-    return Table("prompts", "Prompt by prompt", columns, rows, NO_COMPARISON, fold=True)
-
-
-def invalid(study: Study) -> Table:
-    rows = [
-        [_name(cell), "; ".join(cell.summary["reasons"]) or "no reason recorded"]
-        for cell in study.invalid
-    ]
-    return Table("invalid", "Invalid cells", ["Cell", "Failed gates, and what they saw"], rows, "None: every gate of every cell passed or does not apply.", keep=True)
-
-
-def warnings(study: Study) -> Table:
-    rows = [[_name(cell), warning] for cell in study.valid for warning in cell.summary.get("warnings", [])]
-    return Table("warnings", "Warnings of valid cells", ["Cell", "Warning"], rows, "None.")
+        times = [figure(f"/steps/free/{at}/mean_ms") for at in range(len(files[source]["steps"]["free"]))]
+        fastest = min(times, key=attrgetter("value"))
+        busy, phases = figure("/trace/gpu_busy_ms"), [figure(f"/trace/phases/{name}/gpu_ms") for name in ("forward", "draft")]
+        kernels = [figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]]
+        share, total = derived("share", busy, fastest, format="percent"), derived("total", *kernels, format="count")
+        rows.append([path.stem, (fastest, " to ", max(times, key=attrgetter("value"))), busy, share, *phases, total])
+    columns = [
+        "Cell", "Step, ms: means of turns", "GPU busy, ms", "of the fastest turn", "Target's forward on the GPU, ms",
+        "Drafting on the GPU, ms", "Kernels a step",
+    ]  # fmt: skip
+    note = (
+        "GPU times and kernels are medians over the steps of a torch trace; the step's own time was taken without it. "
+        "What the GPU does not work, the step waits for the host.",
+    )
+    empty = "No step was traced (scripts/anatomy.py)."
+    return Table("anatomy", "Where a step's time goes", columns, rows, empty, note, fold=True)
 
 
 def gates(study: Study) -> Table:
     """Each gate over all cells; what it saw where it failed or did not apply."""
-    found: dict[str, dict] = {}
-    for cell in study.cells:
-        for gate in cell.summary["gates"]:
-            kinds = found.setdefault(gate["name"], {True: [], False: [], None: {}})
-            kinds[None].setdefault(gate["seen"], cell.name) if gate["passed"] is None else kinds[gate["passed"]].append(cell.name)
-    rows = [
-        [name, "passed" if kinds[True] else "–", ", ".join(kinds[False]) or "none", "; ".join(kinds[None]) or "–"]
-        for name, kinds in found.items()
-    ]
-    return Table("gates", "Gates", ["Gate", "Passed in some cell", "Failed in", "Does not apply, because"], rows, "No cell.")
-
-
-def gaps(study: Study) -> Table:
-    rows = [[name, Badge(state, "warn", "!"), known or "–"] for name, state, known in study.gaps]
-    return Table("gaps", "Cells without a current result", ["Cell", "State", "What is known"], rows, "None: every cell of the matrix has a result that answers its current spec.", keep=True)
-
-
-def provenance(study: Study) -> Table:
-    rows = []
-    for cell in study.cells:
-        session = cell.sessions[0] if cell.sessions else {"software": {}, "device": {}}
-        versions = [(f"{name} ", cell.figure(f"/sessions/0/software/{name}", "text"), " ") for name in ("torch", "transformers", "vllm", "cuda") if session["software"].get(name)]
-        device = [cell.figure(f"/sessions/0/device/{name}", "text") for name in ("name", "driver")]
-        made = [cell.figure("/created_at", "text"), cell.figure("/fingerprint", "short"), cell.figure("/provenance/commit", "short")]
-        rows.append([_name(cell), *device, tuple(part for version in versions for part in version) or "not recorded", derived("number", cell.figure("/sessions", "text"), format="count"), *made])
-    columns = ["Cell", "Device", "Driver", "Versions", "Sessions", "Made", "Fingerprint", "Commit"]
-    return Table("provenance", "Provenance", columns, rows, "No result.", fold=True)
-
-
-def published(study: Study, files: Files) -> Table:
-    """The earlier project's figures, with what was measured here for the same GPU, engine and prompts beside them."""
-    rows = []
-    for at, row in enumerate(files[PUBLISHED]):
-        ours = [item for item in study.comparisons if _matches(item, row)]
-        beside = [part for item in ours for part in (f"{label(item)}: ", item.ratio, "; ")]
-        figures = [_quoted(files, at, column) for column in ("baseline_tok_s", "mtp_tok_s", "acceptance_pct")]
-        rows.append([row["gpu"], row["engine"], row["prompts"], *figures, _published_length(files, at), row["window"], row["date"], tuple(beside[:-1]) or "not measured here"])
-    columns = ["GPU", "Engine", "Prompts", "Baseline, tok/s", "MTP, tok/s", "Acceptance, %", "Length at γ = 4", "Window", "Date", "Measured here"]
-    return Table("published", "Figures that the earlier project published", columns, rows, "None.")
-
-
-def implied(study: Study, files: Files) -> Table:
-    """The published acceptance put on the break-even lines measured here on GPUs at the same draft length."""
-    measured = [item for item in study.speculative if item.cell.document["spec"]["device"]["kind"] == "cuda" and item.cell.gamma == 4 and item.load.concurrency == 1]
-    rows = []
-    for at, row in enumerate(files[PUBLISHED]):
-        alike = [item for item in measured if item.cell.document["spec"]["engine"]["implementation"] == row["engine"]]
-        alike.sort(key=lambda item: item.cell.prompts != row["prompts"])  # the same prompts first, else any
-        for item in {(item.cell.gpu, item.cell.engine): item for item in reversed(alike)}.values():
-            length, even = _published_length(files, at), break_even(item.load)
-            rows.append([f"{row['gpu']} {row['engine']} {row['prompts']}", length, _name(item.cell), even, derived("implied", length, even, format="ratio")])
-    columns = ["Published", "Length at γ = 4", "Break-even measured in", "Break-even length", "Implied speed-up"]
-    note = ("Arithmetic, not a measurement: acceptance belongs to model and prompts, the break-even length to the GPU and engine measured here.",)
-    return Table("implied", "What that acceptance would bring at a break-even measured here", columns, rows, "No GPU was measured at draft length 4.", note, fold=True)
+    pairs = [(cell.name, gate) for cell in study.cells for gate in cell.summary["gates"]]
+    return _table("gates", "Gates", grouped(pairs, lambda pair: pair[1]["name"]).values(), {
+        "Gate": lambda pairs: pairs[0][1]["name"],
+        "Passed in some cell": lambda pairs: "passed" if any(gate["passed"] for _, gate in pairs) else "–",
+        "Failed in": lambda pairs: ", ".join(name for name, gate in pairs if gate["passed"] is False) or "none",
+        "Does not apply, because": lambda pairs: (
+            "; ".join(dict.fromkeys(gate["seen"] for _, gate in pairs if gate["passed"] is None)) or "–"
+        ),
+    }, empty="No cell.")  # fmt: skip
 
 
 def _quoted(files: Files, at: int, column: str) -> Figure:
@@ -421,29 +349,59 @@ def _published_length(files: Files, at: int) -> Figure | Null:
     return derived("length_of_rate", _quoted(files, at, "acceptance_pct"), 4, format="length")
 
 
-def _matches(item: Comparison, row: dict) -> bool:
-    cell = item.cell
-    implementation = cell.document["spec"]["engine"]["implementation"]
-    return (cell.gpu, implementation, cell.prompts) == (row["gpu"].lower(), row["engine"], row["prompts"]) and cell.gamma == 4
+def _drafted_alike(items: list[Comparison]) -> dict[str, list[Comparison]]:
+    """Those at the published draft length, by the engine's implementation."""
+    alike = (item for item in items if item.cell.gamma == 4)
+    return grouped(alike, lambda item: item.cell.spec["engine"]["implementation"])
+
+
+def published(study: Study, files: Files) -> Table:
+    """The earlier project's figures, with what was measured here for the same GPU, engine and prompts beside them."""
+    rows, alike = [], _drafted_alike(study.comparisons)
+    for at, row in enumerate(files[PUBLISHED]):
+        wanted = (row["gpu"].lower(), row["prompts"])
+        ours = [item for item in alike.get(row["engine"], []) if (item.cell.gpu, item.cell.prompts) == wanted]
+        figures = [_quoted(files, at, column) for column in ("baseline_tok_s", "mtp_tok_s", "acceptance_pct")]
+        beside = joined((f"{label(item)}: ", item.ratio) for item in ours) or "not measured here"
+        what = [row["gpu"], row["engine"], row["prompts"]]
+        rows.append([*what, *figures, _published_length(files, at), row["window"], row["date"], beside])
+    columns = [
+        "GPU", "Engine", "Prompts", "Baseline, tok/s", "MTP, tok/s", "Acceptance, %", "Length at γ = 4", "Window", "Date",
+        "Measured here",
+    ]  # fmt: skip
+    return Table("published", "Figures that the earlier project published", columns, rows, "None.")
+
+
+def implied(study: Study, files: Files) -> Table:
+    """The published acceptance put on the break-even lines measured here on GPUs at the same draft length."""
+    on_gpus = [item for item in study.speculative if item.cell.spec["device"]["kind"] == "cuda"]
+    rows, alike = [], _drafted_alike([item for item in on_gpus if item.concurrency == 1])
+    for at, row in enumerate(files[PUBLISHED]):
+        length = _published_length(files, at)
+        for items in grouped(alike.get(row["engine"], []), attrgetter("cell.gpu", "cell.engine")).values():
+            item = min(items, key=lambda item: item.cell.prompts != row["prompts"])  # the same prompts, else any
+            speedup = derived("implied", length, item.break_even, format="ratio")
+            rows.append([f"{row['gpu']} {row['engine']} {row['prompts']}", length, _name(item.cell), item.break_even, speedup])
+    columns = ["Published", "Length at γ = 4", "Break-even measured in", "Break-even length", "Implied speed-up"]
+    note = (
+        "Arithmetic, not a measurement: acceptance belongs to model and prompts, the break-even length to the GPU and engine "
+        "measured here.",
+    )
+    title, empty = "What that acceptance would bring at a break-even measured here", "No GPU was measured at draft length 4."
+    return Table("implied", title, columns, rows, empty, note, fold=True)
 
 
 def build(study: Study, files: Files) -> dict[str, Table]:
     """Every table by its name."""
-    made: list[Table] = [
-        *(make(study) for make in (answer, headline, rates, engines, engines_agree, acceptance, categories, histogram, latency, hardware, conditions, cost, cheapest, curves, losslessness, cold_start, per_prompt, invalid, warnings, gates, gaps, provenance)),
-        anatomy(study, files),
-        published(study, files),
-        implied(study, files),
+    made = [
+        *_plain(study), *_by_position(study),
+        *(make(study) for make in (answer, headline, engines, engines_agree, cost, cheapest, gates)),
+        *(make(study, files) for make in (anatomy, published, implied)),
     ]  # fmt: skip
     if all(load.concurrency == 1 for cell in study.cells for load in cell.loads):
         for table in made:
-            _drop(table, "Concurrency")
+            if "Concurrency" in table.columns:  # it says the same in every row
+                at = table.columns.index("Concurrency")
+                for row in (table.columns, *table.rows):
+                    del row[at]
     return {table.name: table for table in made}
-
-
-def _drop(table: Table, column: str) -> None:
-    """Take a column that says the same in every row out of a table."""
-    if column in table.columns:
-        at = table.columns.index(column)
-        for row in (table.columns, *table.rows):
-            del row[at]
