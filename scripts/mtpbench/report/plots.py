@@ -130,6 +130,11 @@ def _intervals(lines: Callable, rows: pd.DataFrame, at: str, color: str, width: 
     lines(bounded[at], bounded["low"], bounded["high"], color=color, linewidth=width)
 
 
+def _top(points: pd.Series, highs: pd.Series) -> float:
+    """The end of an axis: all points are within, but an interval that is far wider than they are runs out of the frame."""
+    return 1.05 * min(max(points.max(), highs.max()), 1.6 * points.max())
+
+
 def _medians(axes, rows: pd.DataFrame, x: str, y: str, look: dict, style: dict) -> None:
     """Points, and a line through their medians at each x."""
     medians = rows.groupby(x)[y].median()
@@ -174,7 +179,7 @@ def speedup(drawn: pd.DataFrame, axes) -> None:
     axes.axvline(1, color=INK, linewidth=0.9)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    ticks = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 8)
+    ticks = (0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3) if high / low < 6 else (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
     axes.set_xticks([tick for tick in ticks if low <= tick <= high])
     axes.xaxis.set_major_formatter("{x:g}×")
     axes.xaxis.set_minor_locator(NullLocator())
@@ -196,6 +201,7 @@ def acceptance_speedup(drawn: pd.DataFrame, axes) -> None:
     axes.axhline(1, color=INK, linewidth=0.9)
     axes.annotate("break-even", (1, 1), xytext=(2, 3), textcoords="offset points", fontsize=8, color=FAINT)
     axes.set(xlabel="acceptance length (ids per step, bonus in)", ylabel="speed-up, with 95 % interval", xlim=(0.95, most))
+    axes.set_ylim(0, _top(drawn["ratio"], drawn["high"]))
     axes.yaxis.set_major_formatter("{x:g}×")
     _legend(axes, looks | ({"length / break-even length": {"linestyle": "--", "linewidth": 0.9}} if few else {}))
 
@@ -290,7 +296,7 @@ def predicted(drawn: pd.DataFrame, axes) -> None:
     for group, mine in drawn.groupby("group", sort=False):
         _intervals(axes.vlines, mine, "predicted", looks[group]["color"])
         _points(axes, mine, "predicted", "observed", **looks[group])
-    ends = np.array([drawn[["predicted", "low"]].min(axis=None) * 0.95, drawn[["predicted", "high"]].max(axis=None) * 1.05])
+    ends = np.array([0, _top(drawn[["predicted", "observed"]].max(axis=1), drawn["high"])])
     axes.plot(ends, ends, color=INK, linewidth=0.9)
     axes.fill_between(ends, 0.95 * ends, 1.05 * ends, color=GRID, linewidth=0, zorder=0)
     axes.set(xlim=ends, ylim=ends, xlabel="predicted speed-up (band: within 5 %)", ylabel="observed speed-up, with 95 % interval")

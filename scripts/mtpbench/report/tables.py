@@ -230,7 +230,12 @@ def engines(study: Study) -> Table:
 
 def engines_agree(study: Study) -> Table:
     """Whether two engines write the same ids, and how often they draft alike on the way; they need not feed a drafter alike."""
-    alike = grouped(study.valid, attrgetter("gpu", "prompts", "mode")).values()
+
+    def asked(cell: Cell) -> tuple:
+        limit = [cell.spec["protocol"].get(key) for key in ("output_tokens", "ignore_eos")]
+        return cell.gpu, cell.prompts, cell.mode, *limit
+
+    alike = grouped(study.valid, asked).values()
     pairs = itertools.chain.from_iterable(itertools.combinations(cells, 2) for cells in alike)
     rows = []
     for one, other in pairs:
