@@ -66,7 +66,7 @@ class Cell:
         """All of the spec that a cell shares with its null cell."""
         return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
-    @property
+    @cached_property
     def marks(self) -> tuple[str, ...]:
         """What a reader must know before believing a number of this cell."""
         known = {
