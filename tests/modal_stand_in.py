@@ -5,6 +5,7 @@ As a program, `modal_stand_in.py FOLDER BEHAVIOUR CELL` measures one session wit
 
 import contextlib
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -129,6 +130,7 @@ def install(monkeypatch, reply, log: list) -> list:
 def main() -> None:
     import pytest
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     folder, behaviour, cell = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
     def reply(asked):

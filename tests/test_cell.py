@@ -120,6 +120,7 @@ import signal, sys
 sys.path.insert(0, {str(SCRIPTS)!r})
 from mtpbench import cell
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 cell.run("{{}}", {python!r}, log=lambda line: print(line, flush=True))
 """],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
