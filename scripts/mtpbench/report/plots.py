@@ -50,7 +50,8 @@ BOXES = dict(zip(ARMS, (
 
 
 def _named(item: Comparison | Part) -> str:
-    marks = [mark.split(" · ")[0] for mark in item.cell.marks]
+    """A row's name, with what one must know of it; that it is outside the matrix only the tables say, for want of room."""
+    marks = [mark.split(" · ")[0] for mark in item.cell.marks if mark != "outside the matrix"]
     return label(item) + (f" ({', '.join(marks)})" if marks else "")
 
 
