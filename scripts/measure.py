@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from mtpbench import backends, ledger, results
 from mtpbench.analysis.aggregate import recompute
 from mtpbench.errors import UserError
@@ -50,10 +52,31 @@ def measure(plan: dict, path: Path, say) -> None:
 
     Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
     """
-    with contextlib.suppress(UserError):
-        if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
-            say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
-            return
+    with _alone(plan, say):
+        with contextlib.suppress(UserError):
+            if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
+                say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
+                return
+        _measured(plan, path, say)
+
+
+def _alone(plan: dict, say):
+    """The plan's lock: whoever waits here finds the other's result and does not pay for it twice.
+
+    Snakemake's own lock does not see to that: a measurement outlives a killed Snakemake, and any second Snakemake, were it
+    only `snakemake stale`, removes the locks of all when it ends.
+    """
+    SESSIONS.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{kept(plan, 0).parent}.lock")
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        say("[mtpbench] waiting | another run measures this cell; its result will be looked at first")
+        return lock.acquire()
+
+
+def _measured(plan: dict, path: Path, say) -> None:
+    """Measure what is lacking of a planned cell and write its result."""
     sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
     summary = recompute({"spec": plan["spec"], "sessions": sessions})
     result = {

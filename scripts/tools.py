@@ -21,6 +21,7 @@ from mtpbench.analysis import aggregate, compare
 from mtpbench.analysis import audit as chain
 from mtpbench.errors import UserError
 
+SHOWN = ("report/results.md", "report/index.html", "metrics/cells.csv")
 COLOURS = {
     "fresh": "green", "missing": "yellow", "stale": "red", "foreign": "cyan",
     "ok": "green", "unknown": "yellow", "repair": "red", "later": "cyan",
@@ -44,7 +45,8 @@ def diff(config: dict) -> None:
     if old["cell"] != new["cell"]:
         raise UserError(f"{config['old']} is of cell {old['cell']} and {config['new']} of {new['cell']}; compare two results of one cell")
     console.print(f"{old['cell']}: {old['created_at']} -> {new['created_at']}")
-    table = Table("concurrency", "arm", "new over old", "95 % interval", "prompts")
+    console.print("TPOT of the old result over that of the new: above 1 the new one is faster; the machine's drift between them is in it")
+    table = Table("concurrency", "arm", "old over new", "95 % interval", "prompts")
     for load, arm, speedup in compare.effects(old, new):
         interval = f"{speedup['low']:.3f} to {speedup['high']:.3f}" if speedup and speedup["low"] is not None else "n/a"
         ratio, prompts = (f"{speedup['ratio']:.3f}x", speedup["prompts"]) if speedup else ("no common prompt", 0)
@@ -123,6 +125,8 @@ def audit(_=None) -> None:
     except UserError as error:
         sys.exit(f"audit: {error}; after new results, `snakemake all readme` brings what is shown up to date")
     print("audit: " + ", ".join(f"{count} {what}" for what, count in counts.items()) + " follow from the records")
+    for missing in (path for path in SHOWN if not Path(path).exists()):
+        print(f"audit: {missing} is not there and was not looked at; `snakemake all` writes it")
 
 
 def validity(_=None) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import run_plans  # noqa: E402
 
 from mtpbench import config as configuration  # noqa: E402
-from mtpbench import results, spec  # noqa: E402
+from mtpbench import results, simulate, spec  # noqa: E402
 
 CELLS = ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp", "cpu_vllm_generic_mtp"]  # synthetic acceptance needs a GPU
 
@@ -69,6 +70,27 @@ def test_two_sittings_on_shared_engines_make_whole_results(plans):
         assert result["fingerprint"] == plan["fingerprint"] and [s["index"] for s in result["sessions"]] == [0, 1]
         assert result["summary"]["valid"], result["summary"]["reasons"]
     run_plans.run(plans, time.monotonic() + 900, 5, lambda line: pytest.fail(line))
+
+
+def test_who_waits_for_a_cell_does_not_pay_for_it_again(plans, monkeypatch):
+    """As after a Snakemake that was killed: its measurement goes on, and the next Snakemake starts another."""
+    simulated, paid, said = simulate.result(plans[0]["cell"], prompts=2, rounds=1, tokens=8), [], []
+
+    def session(request, how, say):
+        paid.append(request["nonce"])
+        time.sleep(0.5)
+        return {"status": "ok", "session": {**simulated["sessions"][0], "index": request["session"]}}
+
+    monkeypatch.setattr(run_plans.measure.backends, "run_session", session)
+    plan = {**plans[0], "spec": simulated["spec"], "fingerprint": results.digest(simulated["spec"])}
+    path = results.path_of(plan["cell"])
+    runs = [threading.Thread(target=run_plans.measure.measure, args=(plan, path, said.append)) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert len(paid) == 1 and results.read(path)["summary"]["valid"]
+    assert any("waiting" in line for line in said) and any("fresh" in line for line in said)
 
 
 @pytest.mark.engine

@@ -70,7 +70,7 @@ def read(path: Path) -> dict:
     Raises UserError, naming the file and the remedy, where it is missing, cut short, edited or of another version.
     """
     path = Path(path)
-    remedy = f"restore it with `git checkout -- '{path}'` or measure it again"
+    remedy = f"restore it with `git checkout -- '{path}'` or measure it again with `snakemake -c1 -f '{path}'`"
     try:
         result = json.loads(path.read_text())
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def read(path: Path) -> dict:
     if type(version) is not int:
         raise UserError(f"{path}: not a result of this project (no schema_version); {remedy}")
     if version != SCHEMA_VERSION:
-        way = "update this checkout" if version > SCHEMA_VERSION else "read it with the commit in its provenance, or measure it again"
+        way = "update this checkout" if version > SCHEMA_VERSION else "read it with the commit in its provenance, or measure it again with `snakemake -c1 -f '{path}'`"
         raise UserError(f"{path}: result schema version {version}, and this code reads {SCHEMA_VERSION}; {way}")
     if result.get("checksum") != seal(result)["checksum"]:
         raise UserError(f"{path}: its checksum does not fit its content, so it was edited or damaged; {remedy}")

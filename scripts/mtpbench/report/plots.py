@@ -315,7 +315,7 @@ def _positions(study: Study) -> list[Part]:
 DRAWN = {
     "speedup": Plot(
         speedup, "ratio low high noise_floor verdict", ["ratio"],
-        of=lambda study: sorted(study.current, key=attrgetter("cell.gpu")),
+        of=lambda study: sorted(study.comparisons or study.current, key=attrgetter("cell.gpu")),
     ),
     "acceptance_speedup": Plot(
         acceptance_speedup, "acceptance_length ratio low high break_even verdict group", ["acceptance_length", "ratio"],
