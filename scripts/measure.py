@@ -15,9 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from mtpbench import backends, ledger, results
+from mtpbench import backends, ledger, locks, results
 from mtpbench.analysis.aggregate import recompute
 from mtpbench.errors import UserError
 
@@ -67,12 +65,8 @@ def _alone(plan: dict, say):
     only `snakemake stale`, removes the locks of all when it ends.
     """
     SESSIONS.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{kept(plan, 0).parent}.lock")
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        say("[mtpbench] waiting | another run measures this cell; its result will be looked at first")
-        return lock.acquire()
+    lock = kept(plan, 0).parent.with_suffix(".lock")
+    return locks.held(lock, say, "another run measures this cell; its result will be looked at first")
 
 
 def _measured(plan: dict, path: Path, say) -> None:

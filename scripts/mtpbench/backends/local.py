@@ -5,9 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from mtpbench import cell, environment, shapes, weights
+from mtpbench import cell, environment, locks, shapes, weights
 
 
 def run(request: dict, how: dict, say) -> dict:
@@ -52,9 +50,5 @@ def _folder(entry: dict, how: dict, python: Path, say) -> Path:
 
 def device_alone(kind: str, say):
     """The machine-wide lock of a device: two measurements side by side would measure each other, from whatever folder."""
-    lock = FileLock(Path(tempfile.gettempdir()) / f"mtpbench-{kind}.lock", mode=0o666)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        say(f"[mtpbench] waiting | another measurement holds this machine's {kind}")
-        return lock.acquire()
+    path = Path(tempfile.gettempdir()) / f"mtpbench-{kind}.lock"
+    return locks.held(path, say, f"another measurement holds this machine's {kind}", mode=0o666)
