@@ -60,19 +60,31 @@ def of_vllm(request: dict, traces: Path) -> dict:
     os.environ["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"
     from vllm.config import ProfilerConfig
 
-    profiler = ProfilerConfig(profiler="torch", torch_profiler_dir=str(traces), torch_profiler_with_stack=False)
-    engine, prompts = _loaded(request, {"profiler_config": profiler})
+    def profiled(folder: str) -> dict:
+        return {"profiler_config": ProfilerConfig(profiler="torch", torch_profiler_dir=str(traces / folder), torch_profiler_with_stack=False)}
+
+    def trace_of(folder: str) -> dict:
+        return _read(max((traces / folder).glob("*.json.gz"), key=lambda path: path.stat().st_size))
+
+    engine, prompts = loaded(request, profiled("first"))
     tokens, baseline = request["spec"]["protocol"]["output_tokens"], request["spec"]["mode"]["method"] == "none"
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:3], tokens)}
     if baseline:
-        found["harness"], plain = _beside_generate(engine, prompts, tokens)  # kept, since what it ends with may be shared
+        found["harness"], plain = _beside_generate(engine, prompts, tokens, profiled("second"))
     engine.engine.start_profile()  # last: the profiler may leave something behind in the engine
     engine.run(prompts[:1], TRACED, True)
     engine.engine.stop_profile()
+    if baseline:  # do two starts differ in what the GPU does, or in what it waits for?
+        own, engine.engine = engine.engine, plain.llm_engine
+        plain.start_profile()
+        engine.run(prompts[:1], TRACED, True)
+        plain.stop_profile()
+        own.engine_core.shutdown()
+        found["trace_of_another_start"] = trace_of("second")
     engine.close()
-    found["trace"] = _read(max(traces.glob("*.json.gz"), key=lambda path: path.stat().st_size))
+    found["trace"] = trace_of("first")
     for name, options in {} if baseline else STARTS.items():
-        engine, prompts = _loaded(request, options)
+        engine, prompts = loaded(request, options)
         found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
         engine.close()
     return found
@@ -81,7 +93,7 @@ def of_vllm(request: dict, traces: Path) -> dict:
 def of_transformers(request: dict, traces: Path) -> dict:
     from mtpbench.measuring.engines.transformers import _ObservedDrafts
 
-    engine, prompts = _loaded(request, {})
+    engine, prompts = loaded(request)
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:1], request["spec"]["protocol"]["output_tokens"])}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + engine.on_gpu]
     with _named(engine.target, "forward", "forward"), _named(_ObservedDrafts, "get_candidates", "draft"):
@@ -111,7 +123,9 @@ def _read(path: Path) -> dict:
         return {"error": str(error)}
 
 
-def _loaded(request: dict, options: dict):
+def loaded(request: dict, options: dict | None = None):
+    """The engine of a request's mode, run once, with further options; and the prompts' ids."""
+    options = options or {}
     spec = request["spec"]
     of_engine = spec["engine"]["options"]
     environment = {**of_engine.get("environment", {}), **options.get("environment", {})}
@@ -206,14 +220,19 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
     return found
 
 
-def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> tuple:
-    """A loop of LLM.generate beside the harness, turn by turn in this process, and the harness's time outside `step`; and the LLM."""
+def _beside_generate(engine, prompts: list[list[int]], tokens: int, profiled: dict) -> tuple:
+    """A loop of LLM.generate beside the harness, turn by turn in this process, and the harness's time outside `step`; and the LLM.
+
+    The harness drives the LLM's own engine: two starts of one engine differ by more than the two ways of asking. What
+    the harness measures on the engine that it started itself stands beside it.
+    """
     from vllm import LLM, SamplingParams
 
-    options = {key: value for key, value in engine.options.items() if key != "profiler_config"}
-    plain = LLM(engine.paths["target"], dtype=engine.spec["model"]["dtype"], enable_prefix_caching=False, **options)
+    options = engine.options | profiled
+    plain = LLM(engine.paths["target"], dtype=engine.spec["model"]["dtype"], enable_prefix_caching=False, disable_log_stats=False, **options)
     parameters = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-    inside, step = 0.0, engine.engine.step
+    own, shared = engine.engine, plain.llm_engine
+    inside, step, statistics_of = 0.0, shared.step, shared.logger_manager
 
     def timed_step():
         nonlocal inside
@@ -222,20 +241,24 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> tuple:
         inside += time.perf_counter() - began
         return outputs
 
-    engine.engine.step = timed_step
-    seconds: dict[str, list[float]] = {"generate": [], "harness": []}
-    ways = {
-        "generate": lambda prompt: plain.generate([{"prompt_token_ids": prompt}], parameters, use_tqdm=False),
-        "harness": lambda prompt: engine.run([prompt], tokens, True),
-    }
-    ways["generate"](prompts[0])
+    def generate(prompt):
+        plain.generate([{"prompt_token_ids": prompt}], parameters, use_tqdm=False)
+
+    def harness(prompt):
+        engine.engine, shared.step, shared.logger_manager = shared, timed_step, engine.stats
+        engine.run([prompt], tokens, True)
+        engine.engine, shared.step, shared.logger_manager = own, step, statistics_of
+
+    ways = {"generate": generate, "harness": harness, "another_start": lambda prompt: engine.run([prompt], tokens, True)}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for way in ways.values():
+        way(prompts[0])
     inside = 0.0
     for turn, prompt in enumerate([*prompts, *prompts]):
         for way in sorted(ways, reverse=bool(turn % 2)):
             began = time.perf_counter()
             ways[way](prompt)
             seconds[way].append(round(time.perf_counter() - began, 5))
-    engine.engine.step = step
     total = sum(seconds["harness"])
     return {
         "tokens_per_s": {way: tokens / statistics.fmean(values) for way, values in seconds.items()},

@@ -71,6 +71,7 @@ def _alone(plan: dict, say):
 
 def _measured(plan: dict, path: Path, say) -> None:
     """Measure what is lacking of a planned cell and write its result."""
+    take_over(plan, path)
     sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
     summary = recompute({"spec": plan["spec"], "sessions": sessions})
     result = {
@@ -85,14 +86,36 @@ def _measured(plan: dict, path: Path, say) -> None:
     }  # fmt: skip
     _archive(path)
     results.write(path, result)
-    shutil.rmtree(kept(plan, 0).parent, ignore_errors=True)
+    for session in sessions:
+        kept(plan, session["index"]).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # sessions beyond the plan's number stay
+        kept(plan, 0).parent.rmdir()
     again = f"{'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
     say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID, kept out of the answers: {again}"))
 
 
+def take_over(plan: dict, path: Path) -> None:
+    """Keep the sessions of a valid result at `path` that differs from the plan in its number of sessions alone.
+
+    Who asks for more sessions, since an interval is too wide, pays for those only.
+    """
+    try:
+        old = results.read(path)
+    except UserError:
+        return
+    if old["fingerprint"] != plan["fingerprint"] and old["summary"]["valid"] and _but_sessions(old["spec"]) == _but_sessions(plan["spec"]):
+        for session in old["sessions"][: plan["spec"]["protocol"]["sessions"]]:
+            if not kept(plan, session["index"]).exists():
+                results.write_text(kept(plan, session["index"]), results.text_of(session))
+
+
+def _but_sessions(spec: dict) -> dict:
+    return {**spec, "protocol": {**spec["protocol"], "sessions": None}}
+
+
 def kept(plan: dict, index: int) -> Path:
-    """Where a finished session of a plan lies until its result holds it."""
-    return SESSIONS / plan["fingerprint"][:16] / f"{index}.json"
+    """Where a finished session of a plan lies until its result holds it, however many the plan asks for."""
+    return SESSIONS / results.digest(_but_sessions(plan["spec"]))[:16] / f"{index}.json"
 
 
 def keep(plan: dict, index: int, reply: dict, began: float) -> dict:

@@ -51,6 +51,8 @@ def write(path: Path, cells: list[str]) -> None:
 
     specs = spec.Specs(config.load())
     plans = [specs.plan(cell) for cell in cells]
+    for plan in plans:
+        measure.take_over(plan, results.path_of(plan["cell"]))
     path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
 
 
