@@ -29,6 +29,7 @@ from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import Session
 
 FOLDER = Path("metrics/anatomy")
+NAMED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING"
 TURNS = 3
 TRACED = 40  # output tokens under the profiler
 # Further starts of a speculating vLLM: what differs between starts, and what differs with a setting. In this process comes
@@ -45,20 +46,29 @@ def main() -> None:
     arguments.add_argument("plans", type=Path)
     arguments.add_argument("traces", type=Path)
     arguments.add_argument("cells", nargs="+")
+    arguments.add_argument("--starts", nargs="*", choices=STARTS, default=list(STARTS), help="further starts of a speculating vLLM")
     arguments = arguments.parse_args()
     plans = {plan["cell"]: plan for plan in json.loads(arguments.plans.read_text())}
     for cell in arguments.cells:
         began, plan = time.monotonic(), plans[cell]
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
-        examine = of_vllm if plan["spec"]["engine"]["implementation"] == "vllm" else of_transformers
-        found = examine(request, (arguments.traces / cell).resolve())
+        traces = (arguments.traces / cell).resolve()
+        if plan["spec"]["engine"]["implementation"] == "vllm":
+            found = of_vllm(request, traces, arguments.starts if plan["spec"]["mode"]["method"] != "none" else [])
+        else:
+            found = of_transformers(request, traces)
         results.write_text(FOLDER / f"{cell}.json", results.text_of({"cell": cell, "fingerprint": plan["fingerprint"], **found}))
         print(f"[mtpbench] anatomy | {cell} | {time.monotonic() - began:.0f} s | {json.dumps(_short(found))}", flush=True)
 
 
-def of_vllm(request: dict, traces: Path) -> dict:
-    os.environ["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"
+def of_vllm(request: dict, traces: Path, starts: list[str]) -> dict:
+    from vllm import envs
     from vllm.config import ProfilerConfig
+
+    # The named ranges lie outside of what is compiled, and yet their variable is part of the compiled code's key.
+    factors, unnamed = envs.compile_factors, {NAMED: envs.compile_factors()[NAMED]}
+    envs.compile_factors = lambda: factors() | unnamed
+    os.environ[NAMED] = "1"
 
     def profiled(folder: str) -> dict:
         return {"profiler_config": ProfilerConfig(profiler="torch", torch_profiler_dir=str(traces / folder), torch_profiler_with_stack=False)}
@@ -83,8 +93,8 @@ def of_vllm(request: dict, traces: Path) -> dict:
         found["trace_of_another_start"] = trace_of("second")
     engine.close()
     found["trace"] = trace_of("first")
-    for name, options in {} if baseline else STARTS.items():
-        engine, prompts = loaded(request, options)
+    for name in starts:
+        engine, prompts = loaded(request, STARTS[name])
         found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
         engine.close()
     return found
@@ -228,7 +238,9 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int, profiled: di
     """
     from vllm import LLM, SamplingParams
 
-    options = engine.options | profiled
+    # LLM's own default for the batch is another one than LLMEngine's, and would be compiled for.
+    batch = engine.engine.vllm_config.scheduler_config.max_num_batched_tokens
+    options = {"max_num_batched_tokens": batch} | engine.options | profiled
     plain = LLM(engine.paths["target"], dtype=engine.spec["model"]["dtype"], enable_prefix_caching=False, disable_log_stats=False, **options)
     parameters = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     own, shared = engine.engine, plain.llm_engine

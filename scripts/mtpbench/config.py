@@ -83,10 +83,14 @@ def merged(*layers: dict) -> dict:
 
 
 def engine_on(names: dict, config: dict) -> dict:
-    """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell."""
+    """The engine's entry with what the GPU's entry changes in it; its `protocol` is the whole one of the cell.
+
+    names: {"gpu", "engine", "mode"} of config.parts.
+    """
     gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
     here = gpu["engines"].get(names["engine"], {})
-    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}))
+    of_mode = config["modes"][names["mode"]].get("protocol", {})
+    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}), of_mode)
     return merged(engine, here, {"protocol": protocol})
 
 
@@ -98,10 +102,10 @@ def _check_references(config: dict, name: str) -> None:
     for place, axis, entry in references:
         if entry not in config[axis]:
             raise UserError(f"{name}: {place}: no {axis}.{entry}; {nearest(entry, config[axis])}")
-    for gpu, engine in itertools.product(config["gpus"], config["engines"]):
-        rounds = engine_on({"gpu": gpu, "engine": engine}, config)["protocol"]["rounds"]
+    for gpu, engine, mode in itertools.product(config["gpus"], config["engines"], config["modes"]):
+        rounds = engine_on({"gpu": gpu, "engine": engine, "mode": mode}, config)["protocol"]["rounds"]
         if rounds["min"] > rounds["max"]:
-            place = f"protocol.rounds, as laid over each other for gpus.{gpu} with engines.{engine}"
+            place = f"protocol.rounds, as laid over each other for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
     for cell in config["matrix"]["extra"]:
         try:

@@ -39,7 +39,7 @@ class Specs:
     def resolve(self, cell: str) -> dict:
         """The spec of a cell. Raises UserError for an unknown cell, a missing model folder or a malformed prompt file."""
         names = configuration.parts(cell, self.config)
-        gpu, engine = self.config["gpus"][names["gpu"]], self._engine(names["gpu"], names["engine"])
+        gpu, engine = self.config["gpus"][names["gpu"]], self._engine(names)
         mode, model = self.config["modes"][names["mode"]], self.config["models"][gpu["model"]]
         used = weights.PARTS if mode["method"] == "mtp" else ("target",)
         return {
@@ -51,7 +51,7 @@ class Specs:
                 "options": engine["options"],
             },
             "model": {**{part: self._weights(gpu["model"], part) for part in used}, "dtype": model["dtype"]},
-            "mode": mode,
+            "mode": {key: value for key, value in mode.items() if key != "protocol"},
             "prompts": {prompt["id"]: digest for prompt, digest in self._prompts(names)},
             "protocol": {key: value for key, value in engine["protocol"].items() if key != "prompts"},
         }
@@ -65,7 +65,7 @@ class Specs:
         """The planned request of a cell: its spec and fingerprint, the prompts' content, and how to run it (no part of the spec)."""
         names = configuration.parts(cell, self.config)
         gpu = self.config["gpus"][names["gpu"]]
-        settings = gpu | self._engine(names["gpu"], names["engine"])
+        settings = gpu | self._engine(names)
         return {
             "fingerprint": self.fingerprint(cell),
             "cell": cell,
@@ -124,13 +124,16 @@ class Specs:
                     entry["differences"] = [str(error)]
         return found
 
+    def _engine(self, names: dict) -> dict:
+        return self._engine_on(names["gpu"], names["engine"], names["mode"])
+
     @functools.cache
-    def _engine(self, gpu: str, engine: str) -> dict:
-        return configuration.engine_on({"gpu": gpu, "engine": engine}, self.config)
+    def _engine_on(self, gpu: str, engine: str, mode: str) -> dict:
+        return configuration.engine_on({"gpu": gpu, "engine": engine, "mode": mode}, self.config)
 
     def _prompts(self, names: dict) -> list[tuple[dict, str]]:
         """The prompts of a cell, each with its digest: the first `protocol.prompts` of its set."""
-        wanted, found = self._engine(names["gpu"], names["engine"])["protocol"]["prompts"], self._prompt_set(names["prompts"])
+        wanted, found = self._engine(names)["protocol"]["prompts"], self._prompt_set(names["prompts"])
         if len(found) < wanted:
             file = self.root / self.config["prompts"][names["prompts"]]
             raise UserError(f"{file}: holds {len(found)} prompts and protocol.prompts asks for {wanted}; add some or ask for fewer")
@@ -153,7 +156,7 @@ class Specs:
 
     def _requirement_files(self, names: dict) -> list[str]:
         kind = self.config["gpus"][names["gpu"]]["device"]
-        requirements = self._engine(names["gpu"], names["engine"])["requirements"]
+        requirements = self._engine(names)["requirements"]
         if kind not in requirements:
             needed = f"no entry '{kind}', which gpus.{names['gpu']} needs; it has: {', '.join(requirements)}"
             raise UserError(f"engines.{names['engine']}.requirements: {needed}")

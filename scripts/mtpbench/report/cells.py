@@ -63,8 +63,9 @@ class Cell:
 
     @property
     def surroundings(self) -> dict:
-        """All of the spec that a cell shares with its null cell."""
-        return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}}
+        """All of the spec that a cell shares with its null cell; either may have more sessions."""
+        protocol = {**self.spec["protocol"], "sessions": None}
+        return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}, "protocol": protocol}
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
