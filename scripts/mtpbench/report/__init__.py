@@ -8,7 +8,7 @@ PLOTS = {
     "roofline": "Use of memory bandwidth and arithmetic, normalised to each device's peaks",
     "cost": "Cost against speed; an arrow leads from control to test",
     "curves": "Step time by draft length, and break-even length by concurrency",
-    "predicted": "Speed-up predicted from the step times of another cell that drafts alike, against the observed",
+    "predicted": "Speed-up predicted from the step times of other cells that draft alike, against the observed",
 }
 # Tables with a page of their own, for Snakemake's report.
 STANDALONE = ("answer", "headline", "acceptance", "latency", "hardware", "cost", "curves", "losslessness", "invalid", "gaps")

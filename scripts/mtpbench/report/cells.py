@@ -1,5 +1,6 @@
 """From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from mtpbench.report.figures import Figure, Null, derived, lookup, outputs, step
 
 ARMS = ("control", "test")
 BULKY = ("requests", "windows", "losslessness")  # of a session; only step times and how outputs agree are shown of them
+OTHERS = 4  # cells that a prediction is made from, at most: each is named where the prediction is shown
 PARALLEL_FROM = 64  # results; below that, starting processes costs more than they save
 
 
@@ -215,14 +217,18 @@ class Comparison(Load):
 
     @property
     def predicted(self) -> Figure | Null:
-        """What the cost model expects: the cell's own acceptance length, with step times of another cell that drafts alike.
+        """What the cost model expects: the cell's own acceptance length, with the mean step times of other cells that draft alike.
 
-        The other one has other prompts or, where the sampler is told what to accept, another acceptance.
+        The others have other prompts or, where the sampler is told what to accept, another acceptance.
         """
-        for other in self.study.by_drafting[self.drafting]:
-            if other.cell is not self.cell:
-                return derived("predicted", self.acceptance_length, other.base_ms, other.step_ms, format="ratio")
-        return Null("no other cell that drafts alike")
+        others = (other for other in self.study.by_drafting[self.drafting] if other.cell is not self.cell)
+        steps = [step for other in itertools.islice(others, OTHERS) for step in (other.base_ms, other.step_ms)]
+        return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("no other cell that drafts alike")
+
+    @property
+    def holds(self) -> Figure | Null:
+        """Whether the prediction is within 5 % of the observed speed-up, or inside its interval."""
+        return derived("holds", self.predicted, self.ratio, self.low, self.high, format="yes_no")
 
     @property
     def price(self) -> Figure | Null:

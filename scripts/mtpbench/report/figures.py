@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -45,6 +46,7 @@ FORMATS: dict[str, Callable] = {
     "text": str,
     "short": lambda value: value[:12],
     "exact": repr,
+    "yes_no": lambda value: "yes" if value else "no",
 }
 
 
@@ -80,7 +82,9 @@ def agreement(one: dict, other: dict, which: int) -> float:
 
 FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
-    "predicted": costmodel.predict,
+    # from the steps of several cells: base and test of the first, base and test of the second, ...
+    "predicted": lambda length, *steps: costmodel.predict(length, fmean(steps[::2]), fmean(steps[1::2])),
+    "holds": lambda predicted, observed, low, high: abs(predicted / observed - 1) <= 0.05 or low <= predicted <= high,
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
     "larger": max,

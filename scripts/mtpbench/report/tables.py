@@ -151,10 +151,10 @@ def _plain(study: Study) -> Iterable[Table]:
         **NAMES, "Draft length γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
         "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
         "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Observed": attrgetter("ratio"),
-        "95 % interval": attrgetter("interval"),
+        "95 % interval": attrgetter("interval"), "Within 5 % or the interval": attrgetter("holds"),
     }, note=(
         "Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
-        "length × T base / T step, the step times taken from another cell that drafts alike.",
+        "length × T base / T step, the step times being the means over up to four other cells that draft alike.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
@@ -306,27 +306,28 @@ def cheapest(study: Study) -> Table:
 
 
 def anatomy(study: Study, files: Files) -> Table:
-    """What scripts/anatomy.py found of a step: its time undisturbed, and what of it the GPU works, from a trace."""
+    """What scripts/anatomy.py found of a cell's step on the GPU and on the host, beside the step as the cell measured it."""
     rows = []
     for path in sorted((files.root / "metrics/anatomy").glob("*.json")):
-        source = path.relative_to(files.root).as_posix()
+        source, cell = path.relative_to(files.root).as_posix(), study.by_name.get(path.stem)
+        if cell is None:
+            continue
 
         def figure(pointer: str, format: str = "decimal"):
             return Figure(lookup(files[source], pointer), format, f"{source}#{pointer}")
 
-        times = [figure(f"/steps/free/{at}/mean_ms") for at in range(len(files[source]["steps"]["free"]))]
-        fastest = min(times, key=attrgetter("value"))
-        busy, phases = figure("/trace/gpu_busy_ms"), [figure(f"/trace/phases/{name}/gpu_ms") for name in ("forward", "draft")]
-        kernels = [figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]]
-        share, total = derived("share", busy, fastest, format="percent"), derived("total", *kernels, format="count")
-        rows.append([path.stem, (fastest, " to ", max(times, key=attrgetter("value"))), busy, share, *phases, total])
+        step, busy = cell.figure("/summary/loads/0/arms/test/step_ms/p50", "decimal"), figure("/trace/gpu_busy_ms")
+        on_gpu = [figure(f"/trace/phases/{name}/gpu_ms") for name in ("forward", "draft")]
+        kernels = derived("total", *(figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]), format="count")
+        on_host = [figure(pointer) for pointer in ("/trace/wall_ms", "/trace/phases/forward/host_ms", "/trace/phases/draft/host_ms")]
+        rows.append([path.stem, step, busy, derived("share", busy, step, format="percent"), *on_gpu, kernels, *on_host])
     columns = [
-        "Cell", "Step, ms: means of turns", "GPU busy, ms", "of the fastest turn", "Target's forward on the GPU, ms",
-        "Drafting on the GPU, ms", "Kernels a step",
+        "Cell", "Step, ms", "GPU busy, ms", "of the step", "Target's forward on the GPU, ms", "Drafting on the GPU, ms", "Kernels a step",
+        "Step under the profiler, ms", "Forward on the host there, ms", "Drafting on the host there, ms",
     ]  # fmt: skip
     note = (
-        "GPU times and kernels are medians over the steps of a torch trace; the step's own time was taken without it. "
-        "What the GPU does not work, the step waits for the host.",
+        "Medians: the step's over the cell's own steps, all else over the steps of a torch trace. The profiler leaves the GPU's "
+        "times alone and lengthens the host's. What the GPU does not work, the step waits for the host.",
     )
     empty = "No step was traced (scripts/anatomy.py)."
     return Table("anatomy", "Where a step's time goes", columns, rows, empty, note, fold=True)
