@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 import unittest.mock
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -54,14 +54,16 @@ def main() -> None:
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
         traces = (arguments.traces / cell).resolve()
         if plan["spec"]["engine"]["implementation"] == "vllm":
-            found = of_vllm(request, traces, arguments.starts if plan["spec"]["mode"]["method"] != "none" else [])
+            stages = of_vllm(request, traces, arguments.starts if plan["spec"]["mode"]["method"] != "none" else [])
         else:
-            found = of_transformers(request, traces)
-        results.write_text(FOLDER / f"{cell}.json", results.text_of({"cell": cell, "fingerprint": plan["fingerprint"], **found}))
+            stages = of_transformers(request, traces)
+        for found in stages:  # each is kept: the time on the machine may end before the next
+            found = {"cell": cell, "fingerprint": plan["fingerprint"], **found}
+            results.write_text(FOLDER / f"{cell}.json", results.text_of(found))
         print(f"[mtpbench] anatomy | {cell} | {time.monotonic() - began:.0f} s | {json.dumps(_short(found))}", flush=True)
 
 
-def of_vllm(request: dict, traces: Path, starts: list[str]) -> dict:
+def of_vllm(request: dict, traces: Path, starts: list[str]) -> Iterator[dict]:
     from vllm import envs
     from vllm.config import ProfilerConfig
 
@@ -81,6 +83,7 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> dict:
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:3], tokens)}
     if baseline:
         found["harness"], plain = _beside_generate(engine, prompts, tokens, profiled("second"))
+    yield found
     engine.engine.start_profile()  # last: the profiler may leave something behind in the engine
     engine.run(prompts[:1], TRACED, True)
     engine.engine.stop_profile()
@@ -93,14 +96,15 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> dict:
         found["trace_of_another_start"] = trace_of("second")
     engine.close()
     found["trace"] = trace_of("first")
+    yield found
     for name in starts:
         engine, prompts = loaded(request, STARTS[name])
         found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
         engine.close()
-    return found
+        yield found
 
 
-def of_transformers(request: dict, traces: Path) -> dict:
+def of_transformers(request: dict, traces: Path) -> Iterator[dict]:
     from mtpbench.measuring.engines.transformers import _ObservedDrafts
 
     engine, prompts = loaded(request)
@@ -112,7 +116,7 @@ def of_transformers(request: dict, traces: Path) -> dict:
     traces.mkdir(parents=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
     engine.close()
-    return {**found, "trace": _read(traces / "trace.json.gz")}
+    yield {**found, "trace": _read(traces / "trace.json.gz")}
 
 
 def _named(owner, method: str, label: str):

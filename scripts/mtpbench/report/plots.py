@@ -117,10 +117,10 @@ def _legend(axes, looks: dict[str, dict], *more: Artist) -> None:
     axes.legend(handles=handles, ncols=min(4, len(handles)), handletextpad=0.4, columnspacing=1.2, **ABOVE)
 
 
-def _points(axes, rows: pd.DataFrame, x: str, y: str, color: str, marker: str, hollow=False) -> None:
+def _points(axes, rows: pd.DataFrame, x: str, y: str, color: str, marker: str, hollow=False, size=30) -> None:
     """Markers that lead to their numbers; hollow ones stand for what is unresolved or diagnostic."""
     faces = ["none" if each else color for each in np.broadcast_to(hollow, len(rows))]
-    points = axes.scatter(rows[x], rows[y], s=30, marker=marker, facecolors=faces, edgecolors=color, linewidths=1.3, zorder=3)
+    points = axes.scatter(rows[x], rows[y], s=size, marker=marker, facecolors=faces, edgecolors=color, linewidths=1.3, zorder=3)
     sources = rows[f"{y}_source" if f"{y}_source" in rows else f"{x}_source"]
     points.set_urls([f"../../{Figure(0, 'text', source).reference}" for source in sources])  # from metrics/plots
 
@@ -140,7 +140,7 @@ def _medians(axes, rows: pd.DataFrame, x: str, y: str, look: dict, style: dict) 
     """Points, and a line through their medians at each x."""
     medians = rows.groupby(x)[y].median()
     axes.plot(medians.index, medians, color=look["color"], linewidth=1.1, **style)
-    _points(axes, rows, x, y, **look)
+    _points(axes, rows, x, y, **look, size=9)
 
 
 def _plain_log_axis(axis) -> None:

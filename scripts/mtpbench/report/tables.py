@@ -310,7 +310,7 @@ def anatomy(study: Study, files: Files) -> Table:
     rows = []
     for path in sorted((files.root / "metrics/anatomy").glob("*.json")):
         source, cell = path.relative_to(files.root).as_posix(), study.by_name.get(path.stem)
-        if cell is None:
+        if cell is None or "phases" not in files[source].get("trace", {}):
             continue
 
         def figure(pointer: str, format: str = "decimal"):
