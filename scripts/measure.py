@@ -15,11 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from mtpbench import backends, ledger, locks, results
+from mtpbench import backends, ledger, locks, results, sessions
 from mtpbench.analysis.aggregate import recompute
 from mtpbench.errors import UserError
 
-SESSIONS = Path("metrics/sessions")
 ARCHIVE = Path("metrics/archive")
 
 
@@ -64,16 +63,16 @@ def _alone(plan: dict, say):
     Snakemake's own lock does not see to that: a measurement outlives a killed Snakemake, and any second Snakemake, were it
     only `snakemake stale`, removes the locks of all when it ends.
     """
-    SESSIONS.mkdir(parents=True, exist_ok=True)
-    lock = kept(plan, 0).parent.with_suffix(".lock")
+    lock = sessions.kept(plan["spec"], 0).parent.with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
     return locks.held(lock, say, "another run measures this cell; its result will be looked at first")
 
 
 def _measured(plan: dict, path: Path, say) -> None:
     """Measure what is lacking of a planned cell and write its result."""
-    take_over(plan, path)
-    sessions = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
-    summary = recompute({"spec": plan["spec"], "sessions": sessions})
+    sessions.take_over(plan["spec"], path)
+    measured = [_session(plan, index, say) for index in range(plan["spec"]["protocol"]["sessions"])]
+    summary = recompute({"spec": plan["spec"], "sessions": measured})
     result = {
         "schema_version": results.SCHEMA_VERSION, **{key: plan[key] for key in ("cell", "fingerprint", "spec")},
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -82,46 +81,22 @@ def _measured(plan: dict, path: Path, say) -> None:
             "measuring_code": ledger.measuring_digest(), "backend": plan["how"]["backend"],
             "client": {"python": platform.python_version(), "system": platform.system()},
         },
-        "summary": summary, "sessions": sessions,
+        "summary": summary, "sessions": measured,
     }  # fmt: skip
     _archive(path)
     results.write(path, result)
-    for session in sessions:
-        kept(plan, session["index"]).unlink(missing_ok=True)
+    for session in measured:
+        sessions.kept(plan["spec"], session["index"]).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # sessions beyond the plan's number stay
-        kept(plan, 0).parent.rmdir()
+        sessions.kept(plan["spec"], 0).parent.rmdir()
     again = f"{'; '.join(summary['reasons'])}; measure it again with `snakemake -f {path}`"
     say(f"[mtpbench] done | {path}" + ("" if summary["valid"] else f" | INVALID, kept out of the answers: {again}"))
-
-
-def take_over(plan: dict, path: Path) -> None:
-    """Keep the sessions of a valid result at `path` that differs from the plan in its number of sessions alone.
-
-    Who asks for more sessions, since an interval is too wide, pays for those only.
-    """
-    try:
-        old = results.read(path)
-    except UserError:
-        return
-    if old["fingerprint"] != plan["fingerprint"] and old["summary"]["valid"] and _but_sessions(old["spec"]) == _but_sessions(plan["spec"]):
-        for session in old["sessions"][: plan["spec"]["protocol"]["sessions"]]:
-            if not kept(plan, session["index"]).exists():
-                results.write_text(kept(plan, session["index"]), results.text_of(session))
-
-
-def _but_sessions(spec: dict) -> dict:
-    return {**spec, "protocol": {**spec["protocol"], "sessions": None}}
-
-
-def kept(plan: dict, index: int) -> Path:
-    """Where a finished session of a plan lies until its result holds it, however many the plan asks for."""
-    return SESSIONS / results.digest(_but_sessions(plan["spec"]))[:16] / f"{index}.json"
 
 
 def keep(plan: dict, index: int, reply: dict, began: float) -> dict:
     """Keep the session of a reply that was waited for since `began` (time.monotonic), and return its record."""
     session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3)}
-    results.write_text(kept(plan, index), results.text_of(session))
+    results.write_text(sessions.kept(plan["spec"], index), results.text_of(session))
     return session
 
 
@@ -132,9 +107,9 @@ def request_of(plan: dict, index: int) -> dict:
 
 def _session(plan: dict, index: int, say) -> dict:
     """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
-    if kept(plan, index).exists():
+    if (place := sessions.kept(plan["spec"], index)).exists():
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
-        return json.loads(kept(plan, index).read_text())
+        return json.loads(place.read_text())
     began = time.monotonic()
     reply = backends.run_session(request_of(plan, index), plan["how"], say)
     if reply.get("status") == "error":

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import measure
-from mtpbench import backends, results
+from mtpbench import backends, results, sessions
 from mtpbench.backends import local
 from mtpbench.errors import UserError
 
@@ -51,8 +51,8 @@ def write(path: Path, cells: list[str]) -> None:
 
     specs = spec.Specs(config.load())
     plans = [specs.plan(cell) for cell in cells]
-    for plan in plans:
-        measure.take_over(plan, results.path_of(plan["cell"]))
+    for plan in plans:  # the results do not travel, the sessions do
+        sessions.take_over(plan["spec"], results.path_of(plan["cell"]))
     path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
 
 
@@ -97,10 +97,7 @@ def _measured(group: list[dict], deadline: float, say) -> Iterator[dict]:
 
 
 def _lacking(plan: dict) -> list[int]:
-    """The sessions that a plan still needs: none once its result is there."""
-    if results.recorded(results.path_of(plan["cell"])) == plan["fingerprint"]:
-        return []
-    return [index for index in range(plan["spec"]["protocol"]["sessions"]) if not measure.kept(plan, index).exists()]
+    return sessions.lacking(plan["spec"], results.path_of(plan["cell"]))
 
 
 if __name__ == "__main__":

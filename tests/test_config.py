@@ -31,8 +31,10 @@ MISTAKES = {
     "gamma": (lambda c: _without(c["modes"]["mtp"], "num_speculative_tokens"), "modes.mtp: 'num_speculative_tokens' is a required property"),
     "extra cell": (lambda c: c["matrix"].update(extra=["cpu_vlm_code_mtp"]), "no engines.vlm in the configuration; did you mean 'vllm'?"),
     "an engine's override": (lambda c: c["gpus"]["cpu"]["engines"].update(transfomers={}), "gpus.cpu.engines: no engines.transfomers; did you mean 'transformers'?"),
-    "rounds": (lambda c: c["protocol"].update(rounds={"min": 4, "max": 2}), "engines.transformers: min 4 is more than max 2"),
-    "a GPU's rounds": (lambda c: c["gpus"]["cpu"]["protocol"].update(rounds={"min": 9}), "gpus.cpu with engines.transformers: min 9 is more than max 8"),
+    "rounds": (lambda c: c["protocol"].update(rounds={"min": 4, "max": 2}), "engines.transformers and modes.baseline: min 4 is more than max 2"),
+    "a GPU's rounds": (lambda c: c["gpus"]["cpu"]["protocol"].update(rounds={"min": 9}), "gpus.cpu with engines.transformers and modes.baseline: min 9 is more than max 8"),
+    "a mode's rounds": (lambda c: c["modes"]["mtp"].update(protocol={"rounds": {"min": 9}}), "and modes.mtp: min 9 is more than max 2"),
+    "a mode's protocol": (lambda c: c["modes"]["mtp"].update(protocol={"sesions": 2}), "modes.mtp.protocol: unknown key 'sesions'; did you mean 'sessions'?"),
     "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
     "empty file": (lambda c: c.clear(), "'matrix' is a required property"),
 }

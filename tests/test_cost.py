@@ -31,7 +31,7 @@ def settings(**gpu) -> dict:
     return found
 
 
-def measured(cell: str, given: dict, root: Path, seconds: list[float], fresh: bool) -> None:
+def measured(cell: str, given: dict, root: Path, seconds: list[float], fresh: bool, valid: bool = True) -> None:
     """A result with sessions of these lengths, which answers the current spec or an older one."""
     planned = spec.Specs(given, root).resolve(cell)
     result = {
@@ -39,7 +39,8 @@ def measured(cell: str, given: dict, root: Path, seconds: list[float], fresh: bo
         "cell": cell,
         "fingerprint": results.digest(planned) if fresh else "0" * 64,
         "spec": planned,
-        "sessions": [{"seconds": {"total": each}} for each in seconds],
+        "summary": {"valid": valid},
+        "sessions": [{"index": index, "seconds": {"total": each}} for index, each in enumerate(seconds)],
     }
     results.write(results.path_of(cell, root), result)
 
@@ -80,6 +81,16 @@ def test_a_result_says_better_than_the_estimate(root):
     assert (found["h100_vllm_code_mtp"].state, found["h100_vllm_code_mtp"].basis) == ("stale", "its last result")
     assert found["h100_vllm_code_mtp"].minutes == (10, 11)
     assert found["h100_vllm_code_ngram"].minutes == (5, 11)
+
+
+@pytest.mark.parametrize("valid, to_measure", [(True, 1), (False, 3)])
+def test_more_sessions_cost_the_new_ones_only(root, valid, to_measure):
+    given = settings()
+    given["protocol"]["sessions"] = 2
+    measured("h100_vllm_code_mtp", given, root, [600.0, 660.0], fresh=True, valid=valid)
+    given["protocol"]["sessions"] = 3
+    (found,) = cost.costs(given, root)
+    assert (found.state, found.sessions, found.minutes) == ("stale", to_measure, (10 * to_measure, 11 * to_measure))
 
 
 def test_what_is_not_known_is_said(root):

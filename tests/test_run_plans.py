@@ -37,7 +37,7 @@ def plans(tmp_path, monkeypatch):
 
 def test_entries_for_the_lent_machine_resolve():
     config = configuration.load(ROOT / "config" / "config.yaml")
-    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_baseline", 4), ("h200-small_vllm021_code_mtp", 3)):
+    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_baseline", 3), ("h200_vllm021_generic_syn-g1-l100", 2)):
         plan = spec.Specs(config, ROOT).plan(cell)
         assert plan["spec"]["protocol"]["sessions"] == sessions and plan["how"]["python"].endswith("python3")
         assert ("site" in plan["how"]) == ("vllm021" in cell)
@@ -93,50 +93,42 @@ def test_who_waits_for_a_cell_does_not_pay_for_it_again(plans, monkeypatch):
     assert any("waiting" in line for line in said) and any("fresh" in line for line in said)
 
 
-def _simulated(plan: dict, sessions: int) -> tuple[dict, list[dict]]:
-    """A plan for so many sessions, and that many session records to answer with."""
-    made = simulate.result(plan["cell"], prompts=2, rounds=1, tokens=8)
-    wanted = {**made["spec"], "protocol": {**made["spec"]["protocol"], "sessions": sessions}}
-    return {**plan, "spec": wanted, "fingerprint": results.digest(wanted)}, [{**made["sessions"][0], "index": index} for index in range(sessions)]
-
-
-@pytest.mark.parametrize("sessions, paid", [(3, [2]), (2, []), (1, [])])
-def test_who_asks_for_another_number_of_sessions_pays_for_the_new_ones_only(plans, monkeypatch, sessions, paid):
-    asked = []
+@pytest.fixture
+def asked(plans, monkeypatch) -> list[int]:
+    """The sessions that were measured, by a stand-in for the engine that answers with simulated ones."""
+    simulated, indices = simulate.result(plans[0]["cell"], prompts=2, rounds=1, tokens=8), []
 
     def session(request, how, say):
-        asked.append(request["session"])
-        return {"status": "ok", "session": records[request["session"]]}
+        indices.append(request["session"])
+        return {"status": "ok", "session": {**simulated["sessions"][0], "index": request["session"], "asked": len(indices)}}
 
     monkeypatch.setattr(run_plans.measure.backends, "run_session", session)
-    path = results.path_of(plans[0]["cell"])
-    plan, records = _simulated(plans[0], 2)
-    run_plans.measure.measure(plan, path, lambda line: None)
-    first, asked[:] = results.read(path), []
-    plan, records = _simulated(plans[0], sessions)
-    run_plans.measure.measure(plan, path, lambda line: None)
-    assert asked == paid
-    kept = min(2, sessions)
-    result = results.read(path)
-    assert len(result["sessions"]) == sessions and result["fingerprint"] == plan["fingerprint"]
-    assert [{**s, "client_seconds": 0} for s in result["sessions"][:kept]] == [{**s, "client_seconds": 0} for s in first["sessions"][:kept]]
-    assert not list(Path("metrics/sessions").glob("*/*.json")) or sessions < 2
+    plans[0]["spec"] = simulated["spec"]
+    return indices
 
 
-def test_sessions_of_another_spec_are_not_taken_over(plans, monkeypatch):
-    asked = []
+def _measured(plan: dict, **protocol) -> dict:
+    """The result of a cell under another protocol, over whatever result is there."""
+    wanted = {**plan["spec"], "protocol": {**plan["spec"]["protocol"], **protocol}}
+    path = results.path_of(plan["cell"])
+    run_plans.measure.measure({**plan, "spec": wanted, "fingerprint": results.digest(wanted)}, path, lambda line: None)
+    assert results.recorded(path) == results.digest(wanted)
+    return results.read(path)
 
-    def session(request, how, say):
-        asked.append(request["session"])
-        return {"status": "ok", "session": records[request["session"]]}
 
-    monkeypatch.setattr(run_plans.measure.backends, "run_session", session)
-    path = results.path_of(plans[0]["cell"])
-    plan, records = _simulated(plans[0], 2)
-    run_plans.measure.measure(plan, path, lambda line: None)
-    other = {**plan["spec"], "protocol": {**plan["spec"]["protocol"], "sessions": 3, "output_tokens": 9}}
-    records.append({**records[0], "index": 2})
-    run_plans.measure.measure({**plan, "spec": other, "fingerprint": results.digest(other)}, path, lambda line: None)
+@pytest.mark.parametrize("number, paid", [(3, [2]), (1, []), (2, [])])
+def test_who_asks_for_another_number_of_sessions_pays_for_the_new_ones_only(plans, asked, number, paid):
+    first = _measured(plans[0], sessions=2)
+    asked.clear()
+    result = _measured(plans[0], sessions=number)
+    assert asked == paid and len(result["sessions"]) == number
+    assert result["sessions"][:2] == first["sessions"][:number]
+    assert not list(Path("metrics/sessions").glob("*/*.json"))
+
+
+def test_sessions_of_another_spec_are_measured_anew(plans, asked):
+    _measured(plans[0], sessions=2)
+    _measured(plans[0], sessions=3, output_tokens=9)
     assert asked == [0, 1, 0, 1, 2]
 
 

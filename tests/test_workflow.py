@@ -335,7 +335,8 @@ def test_an_edit_during_a_run_leaves_the_cell_stale(clone):
 
 
 def test_sessions_that_succeeded_survive_one_that_failed(clone):
-    clone.edit("config/config.yaml", lambda c: c["gpus"]["cpu"]["protocol"].update(sessions=2))
+    """Three are asked for: the committed result holds one, the next succeeds, the last fails and is measured by the second run."""
+    clone.edit("config/config.yaml", lambda c: c["gpus"]["cpu"]["protocol"].update(sessions=3))
     target = "metrics/runs/cpu_vllm_code_mtp/result.json"
     (clone.control / "fail after 1").touch()
     assert clone.snakemake(target).returncode != 0
@@ -343,7 +344,7 @@ def test_sessions_that_succeeded_survive_one_that_failed(clone):
     assert clone.calls() == ["cpu_vllm_code_mtp"] * 2
     clone.run(target)
     assert clone.calls() == ["cpu_vllm_code_mtp"]
-    assert len(results.read(clone.folder / target)["sessions"]) == 2
+    assert len(results.read(clone.folder / target)["sessions"]) == 3
 
 
 def test_diff_tells_effect_and_surroundings(clone):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mtpbench import config as configuration
-from mtpbench import results, spec, weights
+from mtpbench import results, sessions, spec, weights
 from mtpbench.errors import UserError
 
 ARMS = 2
@@ -32,7 +32,7 @@ def costs(config: dict, root: Path = Path(".")) -> list[Cost]:
             specs.fingerprint(cell)  # raises what would stop the plan
             state = specs.state(cell)
             if state != "fresh":
-                found.append(_cost(cell, state, config, root))
+                found.append(_cost(cell, state, specs, root))
         except UserError as error:
             found.append(Cost(cell, "blocked", 0, None, None, "", str(error)))
     return found
@@ -47,17 +47,19 @@ def usd_per_hour(gpu: dict, modal: dict) -> float | None:
     return sum(amount * price for amount, price in known) if len(known) == len(priced) else None
 
 
-def _cost(cell: str, state: str, config: dict, root: Path) -> Cost:
-    names = configuration.parts(cell, config)
+def _cost(cell: str, state: str, specs: spec.Specs, root: Path) -> Cost:
+    config, names = specs.config, configuration.parts(cell, specs.config)
     gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
     protocol = engine["protocol"]
     minutes, basis = _measured(cell, root) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
+    warning = _warning(names, minutes, protocol, config)
+    to_measure = len(sessions.lacking(specs.resolve(cell), results.path_of(cell, root), root))
     if minutes:
-        minutes = tuple(each * protocol["sessions"] for each in minutes)
+        minutes = tuple(each * to_measure for each in minutes)
     price = usd_per_hour(gpu, config["modal"])
     known = price is not None and (minutes or price == 0)
     usd = tuple(each / 60 * price for each in minutes or (0.0, 0.0)) if known else None
-    return Cost(cell, state, protocol["sessions"], minutes, usd, basis, _warning(names, minutes, protocol, config))
+    return Cost(cell, state, to_measure, minutes, usd, basis, warning)
 
 
 def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
@@ -67,8 +69,8 @@ def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
         seconds = []
         for path in results.existing(root, cells):
             with contextlib.suppress(UserError):  # a damaged file tells nothing; `snakemake audit` names it
-                sessions = results.read(path)["sessions"]
-                seconds += [session.get("where", {}).get("container_s") or session["seconds"]["total"] for session in sessions]
+                measured = results.read(path)["sessions"]
+                seconds += [session.get("where", {}).get("container_s") or session["seconds"]["total"] for session in measured]
         if seconds:
             return (min(seconds) / 60, max(seconds) / 60), basis
     return None
@@ -92,6 +94,6 @@ def _warning(names: dict, minutes: tuple | None, protocol: dict, config: dict) -
     except UserError as error:
         return str(error)
     limit = config["modal"]["run_s"] / 60
-    if gpu["backend"] == "modal" and minutes and minutes[1] / protocol["sessions"] > limit:
+    if gpu["backend"] == "modal" and minutes and minutes[1] > limit:
         return f"a session may take longer than modal.run_s ({limit:.0f} minutes) and be ended: raise it or measure less"
     return ""

@@ -46,7 +46,6 @@ FORMATS: dict[str, Callable] = {
     "text": str,
     "short": lambda value: value[:12],
     "exact": repr,
-    "yes_no": lambda value: "yes" if value else "no",
 }
 
 
@@ -84,7 +83,6 @@ FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
     # from the steps of several cells: base and test of the first, base and test of the second, ...
     "predicted": lambda length, *steps: costmodel.predict(length, fmean(steps[::2]), fmean(steps[1::2])),
-    "holds": lambda predicted, observed, low, high: abs(predicted / observed - 1) <= 0.05 or low <= predicted <= high,
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
     "larger": max,

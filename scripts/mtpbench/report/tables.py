@@ -154,7 +154,7 @@ def _plain(study: Study) -> Iterable[Table]:
         "95 % interval": attrgetter("interval"), "Within 5 % or the interval": attrgetter("holds"),
     }, note=(
         "Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
-        "length × T base / T step, the step times being the means over up to four other cells that draft alike.",
+        "length × T base / T step, the step times being the means over up to two other cells that draft alike.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",

@@ -1,0 +1,43 @@
+"""Finished sessions, which wait until a result holds them all: a failure is not paid for twice, nor are they by who asks for more."""
+
+from pathlib import Path
+
+from mtpbench import results
+from mtpbench.errors import UserError
+
+FOLDER = Path("metrics/sessions")
+
+
+def kept(spec: dict, index: int, root: Path = Path(".")) -> Path:
+    """Where a finished session of a spec waits, however many the spec asks for."""
+    return root / FOLDER / results.digest(_alike(spec))[:16] / f"{index}.json"
+
+
+def take_over(spec: dict, path: Path, root: Path = Path(".")) -> None:
+    """Keep the sessions of a valid result at `path` whose spec differs in the number of sessions alone."""
+    for session in _measured(spec, path):
+        if not (place := kept(spec, session["index"], root)).exists():
+            results.write_text(place, results.text_of(session))
+
+
+def lacking(spec: dict, path: Path, root: Path = Path(".")) -> list[int]:
+    """The sessions that would have to be measured for a result of `spec` at `path`."""
+    if results.recorded(path) == results.digest(spec):
+        return []
+    measured = {session["index"] for session in _measured(spec, path)}
+    return [index for index in range(spec["protocol"]["sessions"]) if index not in measured and not kept(spec, index, root).exists()]
+
+
+def _measured(spec: dict, path: Path) -> list[dict]:
+    """What `take_over` would keep, as far as the spec asks for it."""
+    try:
+        old = results.read(path)
+    except UserError:
+        return []
+    more = old["spec"] != spec and _alike(old["spec"]) == _alike(spec) and old["summary"]["valid"]
+    return old["sessions"][: spec["protocol"]["sessions"]] if more else []
+
+
+def _alike(spec: dict) -> dict:
+    """What sessions must share to stand in one result."""
+    return {**spec, "protocol": {**spec["protocol"], "sessions": None}}
