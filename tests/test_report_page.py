@@ -12,7 +12,7 @@ import report_studies as studies
 from mtpbench import results
 from mtpbench.analysis.audit import audit
 from mtpbench.errors import UserError
-from mtpbench.report import cells, exports, figures, page
+from mtpbench.report import cells, exports, figures, page, plots
 
 FRESH = {"state": "fresh", "in_matrix": True, "differences": []}
 
@@ -172,3 +172,10 @@ def test_readmes_section_is_written_between_its_markers_only(full):
 def test_the_committed_readme_is_up_to_date():
     done = subprocess.run([sys.executable, "scripts/readme.py", "--check"], cwd=studies.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_plot_on_the_page_says_what_the_plot_says():
+    """Coordinates are shortened there, and no number that people read."""
+    svg = '<svg width="7.2345"><g id="x"><path d="M 1.23456 7.8"/><text>0.001 %</text><text>1.2345×</text></g></svg>'
+    shown = plots._adapted(svg, "a title")
+    assert ">0.001 %<" in shown and ">1.2345×<" in shown and "M 1.23 7.8" in shown and 'width="7.23"' in shown

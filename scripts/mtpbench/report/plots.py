@@ -376,7 +376,8 @@ def _adapted(svg: str, title: str) -> str:
     colours = "|".join(DARK)
     svg = re.sub(f"({colours})", lambda found: f"var({VARIABLES[found[1].lower()]}, {found[1]})", svg, flags=re.IGNORECASE)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # hundredths of a point are enough, and halve a large page
+    # Hundredths of a point are enough, and halve a large page; what is written between the tags stays.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     dark = "".join(f"{VARIABLES[light]}:{dark};" for light, dark in DARK.items())
