@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,9 @@ def interpreter(tmp_path):
 
     def made(code: str) -> str:
         path = tmp_path / "interpreter"
-        path.write_text(f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{textwrap.dedent(code)}")
+        script = tmp_path / "interpreter.py"
+        script.write_text(f"import json, os, signal, subprocess, sys, time\n{textwrap.dedent(code)}")
+        path.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))}\n")  # a shebang ends at a space
         path.chmod(0o755)
         return str(path)
 

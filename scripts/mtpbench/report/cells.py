@@ -223,7 +223,7 @@ class Comparison(Load):
         """
         others = (other for other in self.study.by_drafting[self.drafting] if other.cell is not self.cell)
         steps = [step for other in itertools.islice(others, OTHERS) for step in (other.base_ms, other.step_ms)]
-        return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("no other cell that drafts alike")
+        return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("none alike")
 
     @property
     def holds(self) -> str | Null:

@@ -148,13 +148,14 @@ def _plain(study: Study) -> Iterable[Table]:
         "Hottest, °C": f"{hardware}/conditions/temperature_c/max", "Power, W": f"{hardware}/conditions/power_w/mean",
     }, empty="No valid cell.", fold=True)  # fmt: skip
     yield _table("curves", "Break-even, predicted and observed", compared, {
-        **NAMES, "Draft length γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
+        **NAMES, "γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
         "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
         "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Observed": attrgetter("ratio"),
-        "95 % interval": attrgetter("interval"), "Within 5 % or the interval": attrgetter("holds"),
+        "95 % interval": attrgetter("interval"), "Holds": attrgetter("holds"),
     }, note=(
-        "Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
-        "length × T base / T step, the step times being the means over up to two other cells that draft alike.",
+        "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
+        "length × T base / T step, the step times being the means over up to two other cells that draft alike. It holds "
+        "within 5 % of the observed, or inside its interval.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
