@@ -22,9 +22,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from mtpbench import results
+from mtpbench import results, sessions
 from mtpbench.analysis import trace
 from mtpbench.backends import local
+from mtpbench.errors import UserError
 from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import Session
 
@@ -48,9 +49,12 @@ def main() -> None:
     arguments.add_argument("cells", nargs="+")
     arguments.add_argument("--starts", nargs="*", choices=STARTS, default=list(STARTS), help="further starts of a speculating vLLM")
     arguments = arguments.parse_args()
-    plans = {plan["cell"]: plan for plan in json.loads(arguments.plans.read_text())}
-    for cell in arguments.cells:
-        began, plan = time.monotonic(), plans[cell]
+    try:
+        plans = sessions.planned(arguments.plans, arguments.cells)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    for plan in plans:
+        began, cell = time.monotonic(), plan["cell"]
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
         traces = (arguments.traces / cell).resolve()
         if plan["spec"]["engine"]["implementation"] == "vllm":

@@ -4,22 +4,30 @@ In the engine's interpreter. vLLM compiles in one thread, so on a fresh machine 
 as one; and no measured engine is one that has just compiled, which were seen to run at another speed than later starts.
 """
 
-import json
+import argparse
 import sys
 import time
 from pathlib import Path
 
 from anatomy import loaded
+from mtpbench import sessions
 from mtpbench.backends import local
+from mtpbench.errors import UserError
 
 
 def main() -> None:
-    plans, cell = sys.argv[1:]
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("plans", type=Path)
+    arguments.add_argument("cell")
+    arguments = arguments.parse_args()
     began = time.monotonic()
-    (plan,) = (plan for plan in json.loads(Path(plans).read_text()) if plan["cell"] == cell)
-    engine, _ = loaded(local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print))
+    try:
+        (plan,) = sessions.planned(arguments.plans, [arguments.cell])
+        engine, _ = loaded(local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print))
+    except UserError as error:
+        sys.exit(f"error: {error}")
     engine.close()
-    print(f"[mtpbench] compiled | {cell} | {time.monotonic() - began:.0f} s", flush=True)
+    print(f"[mtpbench] compiled | {plan['cell']} | {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main() -> None:
         if arguments.command == "plan":
             write(arguments.plans, arguments.cells)
         else:
-            plans = json.loads(arguments.plans.read_text())
+            plans = sessions.planned(arguments.plans)
             with backends.terminable():
                 say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
                 run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say)

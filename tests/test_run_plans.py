@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import run_plans  # noqa: E402
 
 from mtpbench import config as configuration  # noqa: E402
-from mtpbench import results, simulate, spec  # noqa: E402
+from mtpbench import results, sessions, simulate, spec  # noqa: E402
+from mtpbench.errors import UserError  # noqa: E402
 
 CELLS = ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp", "cpu_vllm_generic_mtp"]  # synthetic acceptance needs a GPU
 
@@ -138,9 +139,23 @@ def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     plan = spec.Specs(configuration.load(ROOT / "config" / "config.yaml"), ROOT).plan("cpu_transformers_code_baseline")
     plan["spec"]["protocol"]["output_tokens"] = 8
     Path("plans.json").write_text(json.dumps([plan]))
-    command = [engine_python("transformers"), ROOT / "scripts/anatomy.py", "plans.json", tmp_path / "traces", plan["cell"]]
-    subprocess.run(command, check=True, timeout=300)
+    python, traces = engine_python("transformers"), tmp_path / "traces"
+    subprocess.run([python, ROOT / "scripts/anatomy.py", "plans.json", traces, plan["cell"]], check=True, timeout=300)
     found = json.loads(Path(f"metrics/anatomy/{plan['cell']}.json").read_text())
     assert found["fingerprint"] == plan["fingerprint"]
     assert all(turn["mean_ms"] > 0 and len(turn["steps_ms"][0]) == 7 for turns in found["steps"].values() for turn in turns)
     assert found["trace"]["phases"]["forward"]["host_ms"] > 0 and found["trace"]["gpu_busy_ms"] == 0
+    ahead = [python, ROOT / "scripts/compile_ahead.py", "plans.json"]
+    assert "compiled |" in subprocess.run([*ahead, plan["cell"]], check=True, timeout=300, capture_output=True, text=True).stdout
+    done = subprocess.run([*ahead, "cpu_vllm_code_mtp"], timeout=300, capture_output=True, text=True)
+    assert done.returncode == 1 and "plans.json: no plan of cpu_vllm_code_mtp; it has cpu_transformers_code_baseline" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "", "[1]", '{"cell": 2}', "null"])
+def test_a_file_that_holds_no_plans_is_named(tmp_path, text):
+    path = tmp_path / "plans.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match="no file of plans.*run_plans.py plan"):
+        sessions.planned(path)

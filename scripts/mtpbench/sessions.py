@@ -1,11 +1,24 @@
 """Finished sessions, which wait until a result holds them all: a failure is not paid for twice, nor are they by who asks for more."""
 
+import json
 from pathlib import Path
 
 from mtpbench import results
 from mtpbench.errors import UserError
 
 FOLDER = Path("metrics/sessions")
+
+
+def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
+    """The plans in a file of `run_plans.py plan`, or those of some cells. Raises UserError where it is not there or lacks one."""
+    again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
+    try:
+        found = {plan["cell"]: plan for plan in json.loads(path.read_text())}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no file of plans ({error}); {again}") from None
+    if missing := [cell for cell in cells or [] if cell not in found]:
+        raise UserError(f"{path}: no plan of {', '.join(missing)}; it has {', '.join(found)}; {again}")
+    return [found[cell] for cell in cells or found]
 
 
 def kept(spec: dict, index: int, root: Path = Path(".")) -> Path:
