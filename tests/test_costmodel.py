@@ -12,17 +12,6 @@ from mtpbench.analysis.records import batch
 from mtpbench.simulate import Truth
 
 
-@given(st.floats(0, 0.999), st.integers(1, 16))
-def test_expected_length_is_leviathans(alpha, gamma):
-    assert costmodel.expected_length(alpha, gamma) == pytest.approx((1 - alpha ** (gamma + 1)) / (1 - alpha))
-
-
-def test_expected_length_at_the_ends_and_by_position():
-    assert costmodel.expected_length(0, 4) == 1
-    assert costmodel.expected_length(1, 4) == 5
-    assert costmodel.expected_length([0.844, 0.710, 0.643, 0.704], 4) == pytest.approx(3.10, abs=0.005)  # case 9
-
-
 @given(st.floats(0.1, 100), st.floats(0.1, 100))
 def test_at_break_even_the_predicted_speedup_is_one(base, step):
     assert costmodel.predict(costmodel.break_even(base, step), base, step) == pytest.approx(1)
@@ -40,7 +29,8 @@ def test_prediction_beside_observation():
     found = recompute(result(truth=Truth(ratio=1.4, noise=0.01), prompts=64, tokens=128))["loads"][0]["cost_model"]
     assert found["predicted"] == pytest.approx(found["observed"], rel=0.03)
     assert found["error"] == pytest.approx(found["predicted"] / found["observed"] - 1)
-    assert found["break_even"] == pytest.approx(costmodel.expected_length(0.7, 4) / 1.4, rel=0.05)
+    length = (1 - 0.7**5) / (1 - 0.7)  # Leviathan, Kalman, Matias 2023, equation 1
+    assert found["break_even"] == pytest.approx(length / 1.4, rel=0.05)
     assert found["step_dependence"]["low"] < 0.01 and found["step_dependence"]["high"] > -0.01
 
 

@@ -5,20 +5,12 @@ tau * T_base / T_step, and speculation pays from tau* = T_step / T_base on. tau 
 times to the GPU and engine: measured apart, they predict cells that nobody measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from scipy import stats
 
 from mtpbench.analysis.records import Batch
-
-
-def expected_length(alpha: float | Sequence[float], gamma: int) -> float:
-    """Mean ids a step, the bonus in, if draft k is accepted with chance alpha (or alpha[k]) once all before it were.
-
-    For one alpha this is (1 - alpha**(gamma + 1)) / (1 - alpha): Leviathan, Kalman, Matias 2023, equation 1.
-    """
-    return 1 + float(np.cumprod(np.broadcast_to(np.asarray(alpha, dtype=float), gamma)).sum())
 
 
 def break_even(base_step: float, test_step: float) -> float:
