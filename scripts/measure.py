@@ -96,7 +96,7 @@ def _measured(plan: dict, path: Path, say) -> None:
 def keep(plan: dict, index: int, reply: dict, began: float) -> dict:
     """Keep the session of a reply that was waited for since `began` (time.monotonic), and return its record."""
     session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3)}
-    results.write_text(sessions.kept(plan["spec"], index), results.text_of(session))
+    sessions.keep(plan["spec"], index, session)
     return session
 
 
@@ -107,9 +107,11 @@ def request_of(plan: dict, index: int) -> dict:
 
 def _session(plan: dict, index: int, say) -> dict:
     """One session's record: the one kept from an earlier, failed run of the same plan, or a new measurement."""
-    if (place := sessions.kept(plan["spec"], index)).exists():
+    if session := sessions.waiting(plan["spec"], index):
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
-        return json.loads(place.read_text())
+        return session
+    if (place := sessions.kept(plan["spec"], index)).exists():
+        say(f"[mtpbench] session {index + 1} | {place} is damaged and measured again")
     began = time.monotonic()
     reply = backends.run_session(request_of(plan, index), plan["how"], say)
     if reply.get("status") == "error":

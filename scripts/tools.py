@@ -49,7 +49,7 @@ def diff(config: dict) -> None:
     table = Table("concurrency", "arm", "old over new", "95 % interval", "prompts")
     for load, arm, speedup in compare.effects(old, new):
         interval = f"{speedup['low']:.3f} to {speedup['high']:.3f}" if speedup and speedup["low"] is not None else "n/a"
-        ratio, prompts = (f"{speedup['ratio']:.3f}x", speedup["prompts"]) if speedup else ("no common prompt", 0)
+        ratio, prompts = (f"{speedup['ratio']:.3f}x", speedup["prompts"]) if speedup else ("nothing to pair", 0)
         table.add_row(str(load), arm, ratio, interval, str(prompts))
     console.print(table)
     for line in compare.surroundings(old, new) or ["nothing else differs"]:

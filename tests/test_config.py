@@ -34,6 +34,7 @@ MISTAKES = {
     "rounds": (lambda c: c["protocol"].update(rounds={"min": 4, "max": 2}), "engines.transformers and modes.baseline: min 4 is more than max 2"),
     "a GPU's rounds": (lambda c: c["gpus"]["cpu"]["protocol"].update(rounds={"min": 9}), "gpus.cpu with engines.transformers and modes.baseline: min 9 is more than max 8"),
     "a mode's rounds": (lambda c: c["modes"]["mtp"].update(protocol={"rounds": {"min": 9}}), "and modes.mtp: min 9 is more than max 2"),
+    "no integer": (lambda c: c["modes"]["mtp"].update(protocol={"sessions": 2.0}), "modes.mtp.protocol.sessions: 2.0 is not of type 'integer'"),
     "a mode's protocol": (lambda c: c["modes"]["mtp"].update(protocol={"sesions": 2}), "modes.mtp.protocol: unknown key 'sesions'; did you mean 'sessions'?"),
     "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
     "empty file": (lambda c: c.clear(), "'matrix' is a required property"),

@@ -113,3 +113,12 @@ def test_gemma_4_e2b_as_measured_on_an_h200():
     request = record([1] * 129, [index / 314 for index in range(129)], prompt_tokens=24)
     model = {"streamed_bytes": 4_558_946_304, "kv_bytes_per_token": 18_432, "drafter_streamed_bytes": None, "flops_per_token": 2 * 2_279_473_152, "drafter_flops_per_token": None}
     assert hardware.usage(rows_of(request), model, {"memory_gb_s": 4800.0, "tflops": 989.0}, 0)["mbu"] == pytest.approx(0.298, abs=0.002)
+
+
+def test_energy_of_an_arm_that_ran_for_less_than_a_few_samples_is_not_told():
+    """Seen on an H200: two equal arms of 0.3 s said 0.026 and 0.012 J a token."""
+    requests = [record([1] * 4, [0.1, 0.2, 0.3], submit=0.0, arm=arm, repeat=0) for arm in ("control", "test")]
+    telemetry = {"fields": ["t", "energy_j"], "rows": [[at / 4, 25.0 * at] for at in range(8)]}
+    sessions = [{"requests": requests, "telemetry": telemetry}]
+    found, reason = hardware.energy_per_token(batch(sessions, "test", 1), sessions)
+    assert found is None and reason == "the arm ran for 0.3 s of a session, and the energy was sampled every 0.25 s"

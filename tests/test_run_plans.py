@@ -124,7 +124,7 @@ def test_who_asks_for_another_number_of_sessions_pays_for_the_new_ones_only(plan
     result = _measured(plans[0], sessions=number)
     assert asked == paid and len(result["sessions"]) == number
     assert result["sessions"][:2] == first["sessions"][:number]
-    assert not list(Path("metrics/sessions").glob("*/*.json"))
+    assert [path.name for path in Path("metrics/sessions").glob("*/*.json")] == ["1.json"] * (number == 1)
 
 
 def test_sessions_of_another_spec_are_measured_anew(plans, asked):
@@ -159,3 +159,20 @@ def test_a_file_that_holds_no_plans_is_named(tmp_path, text):
         path.write_text(text)
     with pytest.raises(UserError, match="no file of plans.*run_plans.py plan"):
         sessions.planned(path)
+
+
+def test_sessions_beyond_the_number_asked_for_wait_for_who_asks_for_more_again(plans, asked):
+    first = _measured(plans[0], sessions=3)
+    asked.clear()
+    _measured(plans[0], sessions=1)
+    assert _measured(plans[0], sessions=3)["sessions"] == first["sessions"] and asked == []
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"index": 1', '"index": 0'), lambda text: ""])
+def test_a_damaged_session_is_measured_again(plans, asked, damage):
+    _measured(plans[0], sessions=2)
+    _measured(plans[0], sessions=1)  # the second waits
+    asked.clear()
+    (waits,) = Path("metrics/sessions").glob("*/1.json")
+    waits.write_text(damage(waits.read_text()))
+    assert [session["index"] for session in _measured(plans[0], sessions=2)["sessions"]] == [0, 1] and asked == [1]

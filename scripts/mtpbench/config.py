@@ -125,7 +125,9 @@ def _filling_validator(schema: dict) -> Draft202012Validator:
                     instance.setdefault(key, copy.deepcopy(subschema["default"]))
         yield from check_properties(validator, properties, instance, schema)
 
-    return validators.extend(Draft202012Validator, {"properties": fill_then_check})(schema)
+    # JSON Schema takes 2.0 for an integer; Python takes it for no length and no index.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return validators.extend(Draft202012Validator, {"properties": fill_then_check}, type_checker=types)(schema)
 
 
 def _one_line(error) -> str:

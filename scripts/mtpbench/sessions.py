@@ -26,11 +26,27 @@ def kept(spec: dict, index: int, root: Path = Path(".")) -> Path:
     return root / FOLDER / results.digest(_alike(spec))[:16] / f"{index}.json"
 
 
+def keep(spec: dict, index: int, session: dict, root: Path = Path(".")) -> None:
+    """Let a finished session wait, with a checksum: it may lie for weeks, and much is built on it."""
+    results.write_text(kept(spec, index, root), results.text_of(results.seal(session)))
+
+
+def waiting(spec: dict, index: int, root: Path = Path(".")) -> dict | None:
+    """The session that waits, or None where none does or its file is damaged."""
+    try:
+        session = json.loads(kept(spec, index, root).read_text())
+        if session.pop("checksum") == results.digest(session):
+            return session
+    except (OSError, ValueError, KeyError, AttributeError):
+        pass
+    return None
+
+
 def take_over(spec: dict, path: Path, root: Path = Path(".")) -> None:
-    """Keep the sessions of a valid result at `path` whose spec differs in the number of sessions alone."""
+    """Keep the sessions of a valid result at `path` whose spec differs in the number of sessions alone, be they too many."""
     for session in _measured(spec, path):
-        if not (place := kept(spec, session["index"], root)).exists():
-            results.write_text(place, results.text_of(session))
+        if waiting(spec, session["index"], root) is None:
+            keep(spec, session["index"], session, root)
 
 
 def lacking(spec: dict, path: Path, root: Path = Path(".")) -> list[int]:
@@ -38,17 +54,18 @@ def lacking(spec: dict, path: Path, root: Path = Path(".")) -> list[int]:
     if results.recorded(path) == results.digest(spec):
         return []
     measured = {session["index"] for session in _measured(spec, path)}
-    return [index for index in range(spec["protocol"]["sessions"]) if index not in measured and not kept(spec, index, root).exists()]
+    wanted = range(spec["protocol"]["sessions"])
+    return [index for index in wanted if index not in measured and waiting(spec, index, root) is None]
 
 
 def _measured(spec: dict, path: Path) -> list[dict]:
-    """What `take_over` would keep, as far as the spec asks for it."""
+    """The sessions that the result at `path` holds and another number of sessions does not make stale."""
     try:
         old = results.read(path)
     except UserError:
         return []
     more = old["spec"] != spec and _alike(old["spec"]) == _alike(spec) and old["summary"]["valid"]
-    return old["sessions"][: spec["protocol"]["sessions"]] if more else []
+    return old["sessions"] if more else []
 
 
 def _alike(spec: dict) -> dict:

@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 
-from mtpbench import spec
+from mtpbench import results, spec
 from mtpbench.analysis import effect
 
 
 def effects(old: Mapping, new: Mapping) -> Iterator[tuple[int, str, dict | None]]:
     """TPOT of `old` over TPOT of `new`, paired by prompt and repeat: (concurrency, arm, speed-up as of effect.speedup).
 
-    Session i of one is set beside session i of the other. They ran at different times, so the machine's own drift is
-    inside the effect.
+    The sessions are paired in order, without those that both results hold. They ran at different times, so the machine's
+    own drift is inside the effect; None where no session is left.
     """
+    sessions = [[session for session in result["sessions"] if _name(session) not in _common(old, new)] for result in (old, new)]
     for load in old["spec"]["protocol"]["concurrency"]:
         if load in new["spec"]["protocol"]["concurrency"]:
             for arm in ("control", "test"):
-                pairs = [_of(arm, one, "control") + _of(arm, other, "test") for one, other in zip(old["sessions"], new["sessions"])]
-                yield load, arm, effect.speedup(*(effect.log_ratios(pair, load) for pair in pairs))
+                pairs = [_of(arm, one, "control") + _of(arm, other, "test") for one, other in zip(*sessions)]
+                yield load, arm, effect.speedup(*(effect.log_ratios(pair, load) for pair in pairs)) if pairs else None
 
 
 def surroundings(old: Mapping, new: Mapping) -> list[str]:
@@ -24,8 +25,20 @@ def surroundings(old: Mapping, new: Mapping) -> list[str]:
     parts = [("spec", old["spec"], new["spec"])]
     parts += [(part, *(result["sessions"][0].get(part, {}) for result in (old, new))) for part in ("device", "software", "settings")]
     lines = [f"{part}: {line}" for part, *pair in parts for line in spec.differences(*pair)]
+    if common := len(_common(old, new)):
+        lines.append(f"sessions: {common} of {len(old['sessions'])} and {len(new['sessions'])} are the same recordings, and left out of the effect")
     code = [result["provenance"]["measuring_code"][:12] for result in (old, new)]
     return lines + ([f"measuring code: {code[0]} -> {code[1]}"] if code[0] != code[1] else [])
+
+
+def _common(old: Mapping, new: Mapping) -> set[str]:
+    """The sessions that stand in both results, since the one was made of the other with more."""
+    return set.intersection(*({_name(session) for session in result["sessions"]} for result in (old, new)))
+
+
+def _name(session: Mapping) -> str:
+    """What is the same for the same recording only."""
+    return results.digest(session["requests"])
 
 
 def _of(arm: str, session: Mapping, side: str) -> list[dict]:

@@ -16,6 +16,8 @@ from mtpbench.analysis.records import Batch, busy, seconds
 
 PEAKS = Path(__file__).parents[3] / "config" / "gpu_peaks.csv"
 
+SAMPLES = 4  # an arm's time in a session, in samples of the energy counter, below which its energy is not told
+
 
 @functools.cache
 def datasheet(product: str) -> dict | None:
@@ -77,7 +79,8 @@ def usage(batch: Batch, model: Mapping, peak: Mapping, drafted: int | None) -> d
 def energy_per_token(batch: Batch, sessions: Sequence[Mapping]) -> tuple[float | None, str | None]:
     """Joules per output id while the arm had the device, prefill included, and the reason where there is no figure.
 
-    NVML's energy counter is read between its samples by linear interpolation.
+    NVML's energy counter is read between its samples by linear interpolation, which blurs the border between two arms that
+    take turns: there is no figure where an arm had the device for less than SAMPLES samples of a session.
     """
     joules = 0.0
     for index, rows in busy(batch.submit, batch.last, batch.session):
@@ -86,6 +89,9 @@ def energy_per_token(batch: Batch, sessions: Sequence[Mapping]) -> tuple[float |
             return None, reason
         if np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
             return None, "this GPU reports no total energy"
+        apart, ran = float(np.median(np.diff(columns["t"]))), float(np.diff(rows, axis=1).sum())
+        if ran < SAMPLES * apart:
+            return None, f"the arm ran for {ran:.2g} s of a session, and the energy was sampled every {apart:.2g} s"
         joules += float(np.diff(np.interp(rows, columns["t"], columns["energy_j"]), axis=1).sum())
     tokens = int(batch.tokens.sum())
     return (joules / tokens, None) if tokens else (None, "no output token")

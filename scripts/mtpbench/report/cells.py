@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def surroundings(self) -> dict:
-        """All of the spec that a cell shares with its null cell; either may have more sessions."""
+        """All of the spec that a cell shares with its null cell, which may have more sessions."""
         protocol = {**self.spec["protocol"], "sessions": None}
         return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}, "protocol": protocol}
 
@@ -205,7 +205,7 @@ class Comparison(Load):
 
     @property
     def drafting(self) -> tuple:
-        """What a step time depends on; the synthetic sampler has a cost of its own."""
+        """What a step time depends on; the synthetic sampler may have a cost of its own."""
         mode = sorted(self.cell.spec["mode"].items())
         kept = tuple((key, str(value)) for key, value in mode if not key.startswith("synthetic_"))
         return self.cell.gpu, self.cell.engine, self.concurrency, kept
@@ -227,12 +227,14 @@ class Comparison(Load):
 
     @property
     def holds(self) -> str | Null:
-        """Whether the prediction is within 5 % of the observed speed-up, or inside its interval: yes or no."""
+        """How near the prediction is to the observed speed-up: within 5 %, else inside its interval, which may be wide, or neither."""
         figures = self.predicted, self.ratio, self.low, self.high
         if missing := next((figure for figure in figures if isinstance(figure, Null)), None):
             return missing
         predicted, observed, low, high = (figure.value for figure in figures)
-        return "yes" if abs(predicted / observed - 1) <= 0.05 or low <= predicted <= high else "no"
+        if abs(predicted / observed - 1) <= 0.05:
+            return "within 5 %"
+        return "in the interval" if low <= predicted <= high else "no"
 
     @property
     def price(self) -> Figure | Null:
@@ -302,6 +304,8 @@ class Study:
             return Null("the null cell is invalid")
         if null.surroundings != cell.surroundings:
             return Null("the null cell was measured under another spec")
+        if len(null.sessions) < len(cell.sessions):
+            return Null("the null cell has fewer sessions")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:
             return Null("the null cell has no such load")
