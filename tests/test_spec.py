@@ -167,3 +167,12 @@ def test_differences_read_as_a_person_would_say_them():
 
 def test_layers_are_merged_key_by_key():
     assert configuration.merged({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}, {"b": {"z": 1}}) == {"a": {"x": 1, "y": 3}, "b": {"z": 1}}
+
+
+def test_what_transformers_cannot_do_is_refused_before_anything_is_loaded(root, config):
+    config["modes"]["mtp"]["protocol"] = {"concurrency": [1, 4]}
+    specs = spec.Specs(config, root)
+    with pytest.raises(UserError, match=r"cpu_transformers_code_mtp: .* one request at a time.*\[1, 4\]; set \[1\] for it"):
+        specs.plan("cpu_transformers_code_mtp")
+    assert specs.plan("cpu_vllm_code_mtp")["spec"]["protocol"]["concurrency"] == [1, 4]
+    assert "protocol" not in specs.plan("cpu_vllm_code_mtp")["spec"]["mode"]

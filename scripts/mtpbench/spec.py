@@ -42,6 +42,11 @@ class Specs:
         gpu, engine = self.config["gpus"][names["gpu"]], self._engine(names)
         mode, model = self.config["modes"][names["mode"]], self.config["models"][gpu["model"]]
         used = weights.PARTS if mode["method"] == "mtp" else ("target",)
+        if engine["implementation"] == "transformers" and mode["method"] != "none" and max(engine["protocol"]["concurrency"]) > 1:
+            raise UserError(
+                f"{cell}: transformers drafts for one request at a time, and its protocol.concurrency is {engine['protocol']['concurrency']}; "
+                "set [1] for it, or leave the cell out"
+            )
         return {
             "measurement_version": ledger.measurement_version(),
             "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
