@@ -77,8 +77,7 @@ def _measured(plan: dict, path: Path, say) -> None:
         "schema_version": results.SCHEMA_VERSION, **{key: plan[key] for key in ("cell", "fingerprint", "spec")},
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "provenance": {
-            **(plan.get("planned_from") or commit()),  # a copy on a lent machine has no history
-            "measuring_code": ledger.measuring_digest(), "backend": plan["how"]["backend"],
+            **_state(plan), "backend": plan["how"]["backend"],
             "client": {"python": platform.python_version(), "system": platform.system()},
         },
         "summary": summary, "sessions": measured,
@@ -95,7 +94,7 @@ def _measured(plan: dict, path: Path, say) -> None:
 
 def keep(plan: dict, index: int, reply: dict, began: float) -> dict:
     """Keep the session of a reply that was waited for since `began` (time.monotonic), and return its record."""
-    session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3)}
+    session = {**reply["session"], "client_seconds": round(time.monotonic() - began, 3), "provenance": _state(plan)}
     sessions.keep(plan["spec"], index, session)
     return session
 
@@ -128,6 +127,11 @@ def _archive(path: Path) -> None:
         ARCHIVE.mkdir(parents=True, exist_ok=True)
         stamp = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y%m%dT%H%M%S")
         shutil.copy2(path, ARCHIVE / f"{path.parent.name}-{stamp}-{(results.recorded(path) or 'damaged')[:12]}.json")
+
+
+def _state(plan: dict) -> dict:
+    """The project's state; a plan brings it along, since a copy on a lent machine has no history."""
+    return {**(plan.get("planned_from") or commit()), "measuring_code": ledger.measuring_digest()}
 
 
 def commit() -> dict:
