@@ -22,12 +22,13 @@ from pathlib import Path
 import psutil
 import torch
 
-from mtpbench import results, sessions
+from mtpbench import results
 from mtpbench.analysis import trace
 from mtpbench.backends import local
 from mtpbench.errors import UserError
 from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import Session
+from run_plans import planned
 
 FOLDER = Path("metrics/anatomy")
 NAMED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING"
@@ -50,7 +51,7 @@ def main() -> None:
     arguments.add_argument("--starts", nargs="*", choices=STARTS, default=list(STARTS), help="further starts of a speculating vLLM")
     arguments = arguments.parse_args()
     try:
-        plans = sessions.planned(arguments.plans, arguments.cells)
+        plans = planned(arguments.plans, arguments.cells)
     except UserError as error:
         sys.exit(f"error: {error}")
     for plan in plans:
@@ -58,7 +59,7 @@ def main() -> None:
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
         traces = (arguments.traces / cell).resolve()
         if plan["spec"]["engine"]["implementation"] == "vllm":
-            stages = of_vllm(request, traces, arguments.starts if plan["spec"]["mode"]["method"] != "none" else [])
+            stages = of_vllm(request, traces, arguments.starts)
         else:
             stages = of_transformers(request, traces)
         for found in stages:  # each is kept: the time on the machine may end before the next
@@ -101,7 +102,7 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> Iterator[dict]:
     engine.close()
     found["trace"] = trace_of("first")
     yield found
-    for name in starts:
+    for name in [] if baseline else starts:
         engine, prompts = loaded(request, STARTS[name])
         found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
         engine.close()

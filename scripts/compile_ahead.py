@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from anatomy import loaded
-from mtpbench import sessions
 from mtpbench.backends import local
 from mtpbench.errors import UserError
+from run_plans import planned
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     arguments = arguments.parse_args()
     began = time.monotonic()
     try:
-        (plan,) = sessions.planned(arguments.plans, [arguments.cell])
+        (plan,) = planned(arguments.plans, [arguments.cell])
         engine, _ = loaded(local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print))
     except UserError as error:
         sys.exit(f"error: {error}")

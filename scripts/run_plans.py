@@ -37,7 +37,7 @@ def main() -> None:
         if arguments.command == "plan":
             write(arguments.plans, arguments.cells)
         else:
-            plans = sessions.planned(arguments.plans)
+            plans = planned(arguments.plans)
             with backends.terminable():
                 say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
                 run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say)
@@ -54,6 +54,18 @@ def write(path: Path, cells: list[str]) -> None:
     for plan in plans:  # the results do not travel, the sessions do
         sessions.take_over(plan["spec"], results.path_of(plan["cell"]))
     path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
+
+
+def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
+    """The plans in a file that `write` made, or those of some cells. Raises UserError where it is not there or lacks one."""
+    again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
+    try:
+        found = {plan["cell"]: plan for plan in json.loads(path.read_text())}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no file of plans ({error}); {again}") from None
+    if missing := [cell for cell in cells or [] if cell not in found]:
+        raise UserError(f"{path}: no plan of {', '.join(missing)}; it has {', '.join(found)}; {again}")
+    return [found[cell] for cell in cells or found]
 
 
 def run(plans: list[dict], deadline: float, sittings: int, say) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -102,3 +103,12 @@ def test_the_readable_form_holds_exactly_the_value(value):
 
 def test_a_list_of_numbers_stands_on_one_line():
     assert results.text_of({"ids": [1, 2, 3]}) == '{\n "ids": [1, 2, 3]\n}\n'
+
+
+@pytest.mark.parametrize("damage", [{"schema_version": 0}, {"schema_version": None}, {"cell": "another"}])
+def test_what_is_said_of_a_file_that_cannot_be_used_names_it_and_a_command(tmp_path, damage):
+    path = tmp_path / "result.json"
+    results.write(path, {"schema_version": results.SCHEMA_VERSION, "cell": "one"})
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(UserError, match=re.escape(f"measure it again with `snakemake -c1 -f '{path}'`")):
+        results.read(path)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import run_plans  # noqa: E402
 
 from mtpbench import config as configuration  # noqa: E402
-from mtpbench import results, sessions, simulate, spec  # noqa: E402
+from mtpbench import results, simulate, spec  # noqa: E402
 from mtpbench.errors import UserError  # noqa: E402
 
 CELLS = ["cpu_vllm_code_baseline", "cpu_vllm_code_mtp", "cpu_vllm_generic_mtp"]  # synthetic acceptance needs a GPU
@@ -158,7 +158,7 @@ def test_a_file_that_holds_no_plans_is_named(tmp_path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(UserError, match="no file of plans.*run_plans.py plan"):
-        sessions.planned(path)
+        run_plans.planned(path)
 
 
 def test_sessions_beyond_the_number_asked_for_wait_for_who_asks_for_more_again(plans, asked):

@@ -64,13 +64,19 @@ def seal(result: dict) -> dict:
     return {**body, "checksum": digest(body)}
 
 
+def intact(sealed: dict) -> bool:
+    """Whether the content is what `seal` saw."""
+    return sealed.get("checksum") == seal(sealed)["checksum"]
+
+
 def read(path: Path) -> dict:
     """A whole, intact result of a known schema version.
 
     Raises UserError, naming the file and the remedy, where it is missing, cut short, edited or of another version.
     """
     path = Path(path)
-    remedy = f"restore it with `git checkout -- '{path}'` or measure it again with `snakemake -c1 -f '{path}'`"
+    again = f"measure it again with `snakemake -c1 -f '{path}'`"
+    remedy = f"restore it with `git checkout -- '{path}'` or {again}"
     try:
         result = json.loads(path.read_text())
     except FileNotFoundError:
@@ -81,9 +87,9 @@ def read(path: Path) -> dict:
     if type(version) is not int:
         raise UserError(f"{path}: not a result of this project (no schema_version); {remedy}")
     if version != SCHEMA_VERSION:
-        way = "update this checkout" if version > SCHEMA_VERSION else "read it with the commit in its provenance, or measure it again with `snakemake -c1 -f '{path}'`"
+        way = "update this checkout" if version > SCHEMA_VERSION else f"read it with the commit in its provenance, or {again}"
         raise UserError(f"{path}: result schema version {version}, and this code reads {SCHEMA_VERSION}; {way}")
-    if result.get("checksum") != seal(result)["checksum"]:
+    if not intact(result):
         raise UserError(f"{path}: its checksum does not fit its content, so it was edited or damaged; {remedy}")
     return result
 

@@ -9,21 +9,9 @@ from mtpbench.errors import UserError
 FOLDER = Path("metrics/sessions")
 
 
-def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
-    """The plans in a file of `run_plans.py plan`, or those of some cells. Raises UserError where it is not there or lacks one."""
-    again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
-    try:
-        found = {plan["cell"]: plan for plan in json.loads(path.read_text())}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: no file of plans ({error}); {again}") from None
-    if missing := [cell for cell in cells or [] if cell not in found]:
-        raise UserError(f"{path}: no plan of {', '.join(missing)}; it has {', '.join(found)}; {again}")
-    return [found[cell] for cell in cells or found]
-
-
 def kept(spec: dict, index: int, root: Path = Path(".")) -> Path:
     """Where a finished session of a spec waits, however many the spec asks for."""
-    return root / FOLDER / results.digest(_alike(spec))[:16] / f"{index}.json"
+    return root / FOLDER / results.digest(alike(spec))[:16] / f"{index}.json"
 
 
 def keep(spec: dict, index: int, session: dict, root: Path = Path(".")) -> None:
@@ -35,11 +23,9 @@ def waiting(spec: dict, index: int, root: Path = Path(".")) -> dict | None:
     """The session that waits, or None where none does or its file is damaged."""
     try:
         session = json.loads(kept(spec, index, root).read_text())
-        if session.pop("checksum") == results.digest(session):
-            return session
-    except (OSError, ValueError, KeyError, AttributeError):
-        pass
-    return None
+        return {key: value for key, value in session.items() if key != "checksum"} if results.intact(session) else None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def take_over(spec: dict, path: Path, root: Path = Path(".")) -> None:
@@ -64,10 +50,10 @@ def _measured(spec: dict, path: Path) -> list[dict]:
         old = results.read(path)
     except UserError:
         return []
-    more = old["spec"] != spec and _alike(old["spec"]) == _alike(spec) and old["summary"]["valid"]
+    more = old["spec"] != spec and alike(old["spec"]) == alike(spec) and old["summary"]["valid"]
     return old["sessions"] if more else []
 
 
-def _alike(spec: dict) -> dict:
+def alike(spec: dict) -> dict:
     """What sessions must share to stand in one result."""
     return {**spec, "protocol": {**spec["protocol"], "sessions": None}}

@@ -12,7 +12,8 @@ def effects(old: Mapping, new: Mapping) -> Iterator[tuple[int, str, dict | None]
     The sessions are paired in order, without those that both results hold. They ran at different times, so the machine's
     own drift is inside the effect; None where no session is left.
     """
-    sessions = [[session for session in result["sessions"] if _name(session) not in _common(old, new)] for result in (old, new)]
+    common = _common(old, new)
+    sessions = [[session for session in result["sessions"] if _name(session) not in common] for result in (old, new)]
     for load in old["spec"]["protocol"]["concurrency"]:
         if load in new["spec"]["protocol"]["concurrency"]:
             for arm in ("control", "test"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mtpbench import results
+from mtpbench import results, sessions
 from mtpbench.analysis import effect
 from mtpbench.errors import UserError
 from mtpbench.report.figures import Figure, Null, derived, lookup, outputs, step_quantiles
@@ -66,8 +66,7 @@ class Cell:
     @property
     def surroundings(self) -> dict:
         """All of the spec that a cell shares with its null cell, which may have more sessions."""
-        protocol = {**self.spec["protocol"], "sessions": None}
-        return {**self.spec, "mode": None, "model": {**self.spec["model"], "drafter": None}, "protocol": protocol}
+        return {**sessions.alike(self.spec), "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -215,7 +214,7 @@ class Comparison(Load):
         """The acceptance length at which drafting pays for itself: T_step / T_base."""
         return derived("break_even", self.base_ms, self.step_ms, format="length")
 
-    @property
+    @cached_property
     def predicted(self) -> Figure | Null:
         """What the cost model expects: the cell's own acceptance length, with the mean step times of other cells that draft alike.
 

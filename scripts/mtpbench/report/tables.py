@@ -153,9 +153,10 @@ def _plain(study: Study) -> Iterable[Table]:
         "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Observed": attrgetter("ratio"),
         "95 % interval": attrgetter("interval"), "Holds": attrgetter("holds"),
     }, note=(
-        "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. Predicted: acceptance "
-        "length × T base / T step, the step times being the means over up to two other cells that draft alike. It "
-        "holds within 5 % of the observed, or in its interval: where that is wide, this says little. Those that do not come first; all are in metrics/plots/predicted.csv.",
+        "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
+        "Predicted: acceptance length × T base / T step, the step times being the means over up to two other cells that "
+        "draft alike. It holds within 5 % of the observed, or in its interval: where that is wide, this says little. Those "
+        "that do not come first; all are in metrics/plots/predicted.csv.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
