@@ -2,7 +2,7 @@
 
 For each cell's test arm, metrics/anatomy/{cell}.json: a torch trace of one request as `mtpbench.analysis.trace` reads it
 (the trace itself goes into the folder TRACES), and step times without the profiler under several conditions, in turns, with
-what the machine did meanwhile. For vLLM's baseline also the checks of the harness itself: a plain `LLM.generate` loop
+what the machine did meanwhile; for vLLM the same of further starts, if asked for. For vLLM's baseline also the checks of the harness itself: a plain `LLM.generate` loop
 beside it, and the share of time that it spends outside of the engine's step.
 """
 
@@ -34,10 +34,11 @@ FOLDER = Path("metrics/anatomy")
 NAMED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING"
 TURNS = 3
 TRACED = 40  # output tokens under the profiler
-# Further starts of a speculating vLLM: what differs between starts, and what differs with a setting. In this process comes
-# last, since it initializes CUDA here.
+# Further starts of vLLM's engine, each alone on the GPU: what differs between starts, and what differs with a setting. In
+# this process comes last, since it initializes CUDA here.
 STARTS = {
     "started again": {},
+    "modules loaded eagerly": {"environment": {"CUDA_MODULE_LOADING": "EAGER"}},
     "synchronous scheduling": {"async_scheduling": False},
     "engine in this process": {"environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}},
 }
@@ -48,7 +49,7 @@ def main() -> None:
     arguments.add_argument("plans", type=Path)
     arguments.add_argument("traces", type=Path)
     arguments.add_argument("cells", nargs="+")
-    arguments.add_argument("--starts", nargs="*", choices=STARTS, default=list(STARTS), help="further starts of a speculating vLLM")
+    arguments.add_argument("--starts", nargs="*", choices=STARTS, default=[], help="further starts of vLLM, in this order")
     arguments = arguments.parse_args()
     try:
         plans = planned(arguments.plans, arguments.cells)
@@ -80,32 +81,30 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> Iterator[dict]:
     def profiled(folder: str) -> dict:
         return {"profiler_config": ProfilerConfig(profiler="torch", torch_profiler_dir=str(traces / folder), torch_profiler_with_stack=False)}
 
-    def trace_of(folder: str) -> dict:
+    def traced(engine, folder: str) -> dict:
+        engine.engine.start_profile()
+        engine.run(prompts[:1], TRACED, True)
+        engine.engine.stop_profile()
+        engine.close()  # the profiler may leave something behind in the engine
         return _read(max((traces / folder).glob("*.json.gz"), key=lambda path: path.stat().st_size))
 
     engine, prompts = loaded(request, profiled("first"))
-    tokens, baseline = request["spec"]["protocol"]["output_tokens"], request["spec"]["mode"]["method"] == "none"
+    tokens = request["spec"]["protocol"]["output_tokens"]
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:3], tokens)}
+    if baseline := request["spec"]["mode"]["method"] == "none":
+        found["harness"], plain = _beside_generate(engine, prompts, tokens)
+    yield found
+    found["trace"] = traced(engine, "first")
     if baseline:
-        found["harness"], plain = _beside_generate(engine, prompts, tokens, profiled("second"))
+        plain.llm_engine.engine_core.shutdown()
     yield found
-    engine.engine.start_profile()  # last: the profiler may leave something behind in the engine
-    engine.run(prompts[:1], TRACED, True)
-    engine.engine.stop_profile()
-    if baseline:  # do two starts differ in what the GPU does, or in what it waits for?
-        own, engine.engine = engine.engine, plain.llm_engine
-        plain.start_profile()
-        engine.run(prompts[:1], TRACED, True)
-        plain.stop_profile()
-        own.engine_core.shutdown()
-        found["trace_of_another_start"] = trace_of("second")
-    engine.close()
-    found["trace"] = trace_of("first")
-    yield found
-    for name in [] if baseline else starts:
-        engine, prompts = loaded(request, STARTS[name])
-        found["steps"][name] = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
-        engine.close()
+    found["starts"] = []
+    for name in starts:
+        folder = f"{len(found['starts'])}"
+        with unittest.mock.patch.dict(os.environ):  # one start's variables are not the next one's
+            engine, prompts = loaded(request, STARTS[name] | profiled(folder))
+            steps = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
+            found["starts"].append({"start": name, "steps": steps, "trace": traced(engine, folder)})
         yield found
 
 
@@ -239,7 +238,7 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
     return found
 
 
-def _beside_generate(engine, prompts: list[list[int]], tokens: int, profiled: dict) -> tuple:
+def _beside_generate(engine, prompts: list[list[int]], tokens: int) -> tuple:
     """A loop of LLM.generate beside the harness, turn by turn in this process, and the harness's time outside `step`; and the LLM.
 
     The harness drives the LLM's own engine: two starts of one engine differ by more than the two ways of asking. What
@@ -249,7 +248,7 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int, profiled: di
 
     # LLM's own default for the batch is another one than LLMEngine's, and would be compiled for.
     batch = engine.engine.vllm_config.scheduler_config.max_num_batched_tokens
-    options = {"max_num_batched_tokens": batch} | engine.options | profiled
+    options = {"max_num_batched_tokens": batch} | engine.options
     plain = LLM(engine.paths["target"], dtype=engine.spec["model"]["dtype"], enable_prefix_caching=False, disable_log_stats=False, **options)
     parameters = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     own, shared = engine.engine, plain.llm_engine
@@ -290,9 +289,18 @@ def _beside_generate(engine, prompts: list[list[int]], tokens: int, profiled: di
 
 
 def _short(found: dict) -> dict:
-    """What one wants to see at once: means by condition and turn."""
-    means = {name: [each["mean_ms"] for each in runs] for name, runs in found["steps"].items()}
-    return {"steps": means, "machine": found["steps"]["free"][0]["machine"], "trace": found["trace"], "harness": {**found.get("harness", {}), "seconds": None}}
+    """What one wants to see at once: means by condition and turn, of the starts also what the GPU did."""
+    starts = [(each["start"], _means(each["steps"]), _of_gpu(each["trace"])) for each in found.get("starts", [])]
+    means = {name: _means(runs) for name, runs in found["steps"].items()}
+    return {"steps": means, "trace": _of_gpu(found["trace"]), "starts": starts, "harness": {**found.get("harness", {}), "seconds": None}}
+
+
+def _means(turns: list[dict]) -> list[float]:
+    return [turn["mean_ms"] for turn in turns]
+
+
+def _of_gpu(found: dict) -> dict:
+    return {key: value for key, value in found.items() if key != "kernels"}
 
 
 if __name__ == "__main__":

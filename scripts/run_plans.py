@@ -1,14 +1,15 @@
 """Measure many cells in one sitting, on a machine that is lent by the minute and may have no packages to plan with.
 
     python scripts/run_plans.py plan PLANS.json CELL...      where the project's environment is
-    python scripts/run_plans.py run PLANS.json [--minutes M] [--sittings N]      there
+    python scripts/run_plans.py run PLANS.json [--minutes M] [--sittings N] [--beside K]      there
 
 Cells that agree in engine, model and device are measured in one process, on engines that they share; the sessions of a
-cell run in different processes. A session is kept as soon as it is there, and a cell whose sessions are complete gets its
+cell run in different processes, K of which load their engines side by side and then measure in turns. A session is kept as soon as it is there, and a cell whose sessions are complete gets its
 result.json, so a sitting that is cut off loses nothing that was finished, and the next one goes on from there.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -31,7 +32,8 @@ def main() -> None:
     command = commands.add_parser("run", help="measure them here")
     command.add_argument("plans", type=Path)
     command.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
-    command.add_argument("--sittings", type=int, default=1000, help="at most so many sessions of each cell")
+    command.add_argument("--sittings", type=int, default=1000, help="at most so many times the next sessions of each cell")
+    command.add_argument("--beside", type=int, default=1, help="processes that load side by side, for a session each; the memory must hold them")
     arguments = arguments.parse_args()
     try:
         if arguments.command == "plan":
@@ -40,7 +42,7 @@ def main() -> None:
             plans = planned(arguments.plans)
             with backends.terminable():
                 say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say)
+                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say, arguments.beside)
     except UserError as error:
         sys.exit(f"error: {error}")
 
@@ -68,12 +70,12 @@ def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
     return [found[cell] for cell in cells or found]
 
 
-def run(plans: list[dict], deadline: float, sittings: int, say) -> None:
-    """Measure the next session that each plan lacks, `sittings` times or until the deadline (time.monotonic) has passed."""
+def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1) -> None:
+    """Measure the next `beside` sessions that each plan lacks, `sittings` times or until the deadline (time.monotonic) has passed."""
     for _ in range(sittings):
         lacking = [plan for plan in plans if _lacking(plan)]
         for group in _alike(lacking):
-            for plan in list(_measured(group, deadline, say)):  # the sessions first: results can be made of them later, anywhere
+            for plan in list(_measured(group, beside, deadline, say)):  # the sessions first: results can be made of them later, anywhere
                 if not _lacking(plan):
                     measure.measure(plan, results.path_of(plan["cell"]), say)
         if not lacking or time.monotonic() > deadline:
@@ -89,22 +91,24 @@ def _alike(plans: list[dict]) -> list[list[dict]]:
     return list(groups.values())
 
 
-def _measured(group: list[dict], deadline: float, say) -> Iterator[dict]:
-    """Measure and keep the next session of each plan of a group; yields each plan whose session succeeded."""
+def _measured(group: list[dict], beside: int, deadline: float, say) -> Iterator[dict]:
+    """Measure and keep the next sessions of each plan of a group; yields each plan whose session succeeded."""
     if time.monotonic() > deadline:
-        return say(f"[mtpbench] time is up | {len(group)} sessions not begun")
-    requests = [measure.request_of(plan, _lacking(plan)[0]) for plan in group]
+        return say(f"[mtpbench] time is up | {len(group)} cells not begun")
+    shares = [[(plan, _lacking(plan)[at]) for plan in group if len(_lacking(plan)) > at] for at in range(beside)]
+    requests = [[measure.request_of(plan, index) for plan, index in share] for share in shares if share]
+    asked = [*zip(itertools.chain(*shares), itertools.chain(*requests))]
     began = time.monotonic()
     replies = local.run_together(requests, group[0]["how"], say)
-    for number, (plan, request, reply) in enumerate(zip(group, requests, replies), start=1):
+    for number, (((plan, index), request), reply) in enumerate(zip(asked, replies), start=1):
         if backends.checked(request, reply)["status"] == "ok":
-            measure.keep(plan, request["session"], reply, began)
+            measure.keep(plan, index, reply, began)
             yield plan
         else:
             say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
-        say(f"[mtpbench] {number} of {len(group)} | {plan['cell']} session {request['session']} | {time.monotonic() - began:.0f} s")
+        say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {index} | {time.monotonic() - began:.0f} s")
         if time.monotonic() > deadline:
-            return say(f"[mtpbench] time is up | {len(group) - number} sessions left out")
+            return say(f"[mtpbench] time is up | {len(asked) - number} sessions left out")
         began = time.monotonic()
 
 

@@ -26,7 +26,7 @@ def interpreter(tmp_path):
         path = tmp_path / "interpreter"
         script = tmp_path / "interpreter.py"
         script.write_text(f"import json, os, signal, subprocess, sys, time\n{textwrap.dedent(code)}")
-        path.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))}\n")  # a shebang ends at a space
+        path.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} \"$@\"\n")  # a shebang ends at a space
         path.chmod(0o755)
         return str(path)
 
@@ -210,3 +210,66 @@ def test_what_an_engine_prints_never_reaches_the_reply(tmp_path):
     assert reply["error"]["kind"] == "engine" and reply["error"]["message"] == "RuntimeError: broken"
     assert {"chatter 1", "chatter 2", "chatter 3"} <= set(lines)
     assert "RuntimeError: broken" in reply["error"]["tail"]
+
+
+SHARES = [[{"nonce": f"n-{share}{at}", "fingerprint": "f"} for at in range(2)] for share in range(3)]
+
+
+def test_processes_load_side_by_side_and_measure_one_after_another(interpreter, tmp_path):
+    """Each notes when it loads, when its turn begins and when it ends; the second dies in its turn."""
+    python = interpreter(f"""
+        notes, requests, turn = open({str(tmp_path / "notes")!r}, "a", buffering=1), json.load(sys.stdin), int(sys.argv[-1])
+        share = requests[0]["nonce"][2]
+        notes.write(f"load {{share}}\\n")
+        print(json.dumps({{"status": "loaded"}}), flush=True)
+        os.read(turn, 1)
+        notes.write(f"begin {{share}}\\n")
+        time.sleep(0.2)
+        for number, request in enumerate(requests):
+            if share == "1" and number:
+                os._exit(3)
+            print(json.dumps({{**request, "status": "ok", "session": {{}}}}), flush=True)
+        notes.write(f"end {{share}}\\n")
+    """)
+    replies = list(cell.run_together(SHARES, python, log=lambda line: None))
+    assert [reply["nonce"] for reply in replies] == [request["nonce"] for share in SHARES for request in share]
+    assert [reply["status"] for reply in replies] == ["ok", "ok", "ok", "error", "ok", "ok"]
+    notes = (tmp_path / "notes").read_text().split("\n")
+    assert {*notes[:3]} == {"load 0", "load 1", "load 2"}
+    assert [note for note in notes[3:] if note] == ["begin 0", "end 0", "begin 1", "begin 2", "end 2"]
+
+
+def test_one_that_dies_while_it_loads_leaves_the_others_their_turns(interpreter):
+    python = interpreter("""
+        requests, turn = json.load(sys.stdin), int(sys.argv[-1])
+        if requests[0]["nonce"] == "n-10":
+            sys.exit("no memory left")
+        print(json.dumps({"status": "loaded"}), flush=True)
+        os.read(turn, 1)
+        for request in requests:
+            print(json.dumps({**request, "status": "ok", "session": {}}), flush=True)
+    """)
+    replies = list(cell.run_together(SHARES, python, log=lambda line: None))
+    assert [reply["status"] for reply in replies] == ["ok", "ok", "error", "error", "ok", "ok"]
+    assert "no memory left" in replies[2]["error"]["tail"]
+
+
+def test_no_process_stays_where_the_replies_are_not_all_asked_for(interpreter, tmp_path):
+    python = interpreter(f"""
+        requests, turn = json.load(sys.stdin), int(sys.argv[-1])
+        open({str(tmp_path)!r} + f"/pid-{{os.getpid()}}", "w")
+        print(json.dumps({{"status": "loaded"}}), flush=True)
+        os.read(turn, 1)
+        print(json.dumps({{**requests[0], "status": "ok", "session": {{}}}}), flush=True)
+        time.sleep(60)
+    """)
+    replies = cell.run_together(SHARES, python, log=lambda line: None)
+    assert next(replies)["status"] == "ok"
+    replies.close()
+    pids = [int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*")]
+    assert len(pids) == 3 and all(gone(pid) for pid in pids)
+
+
+def test_together_without_an_interpreter_is_an_error_for_each():
+    replies = list(cell.run_together(SHARES[:2], "/no/such/python", log=lambda line: None))
+    assert [reply["status"] for reply in replies] == ["error"] * 4 and "cannot start" in replies[0]["error"]["message"]

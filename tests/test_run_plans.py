@@ -38,7 +38,7 @@ def plans(tmp_path, monkeypatch):
 
 def test_entries_for_the_lent_machine_resolve():
     config = configuration.load(ROOT / "config" / "config.yaml")
-    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_baseline", 3), ("h200_vllm021_generic_syn-g1-l100", 2)):
+    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_mtp", 3), ("h200_vllm021_generic_syn-g1-l100", 2)):
         plan = spec.Specs(config, ROOT).plan(cell)
         assert plan["spec"]["protocol"]["sessions"] == sessions and plan["how"]["python"].endswith("python3")
         assert ("site" in plan["how"]) == ("vllm021" in cell)
@@ -70,7 +70,21 @@ def test_two_sittings_on_shared_engines_make_whole_results(plans):
         result = results.read(results.path_of(plan["cell"]))
         assert result["fingerprint"] == plan["fingerprint"] and [s["index"] for s in result["sessions"]] == [0, 1]
         assert result["summary"]["valid"], result["summary"]["reasons"]
+    assert not any("side by side" in session["settings"]["engines"] for session in result["sessions"])
     run_plans.run(plans, time.monotonic() + 900, 5, lambda line: pytest.fail(line))
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_two_sessions_whose_engines_load_side_by_side_make_whole_results(plans):
+    said = []
+    run_plans.run(plans[:2], time.monotonic() + 900, 1, said.append, beside=2)
+    loads, turns = ([at for at, line in enumerate(said) if word in line] for word in ("load |", "measure"))
+    assert len(loads) == 2 * 3 and max(loads) < min(turns), "control, a second baseline and one drafting engine in each process"
+    for plan in plans[:2]:
+        result = results.read(results.path_of(plan["cell"]))
+        assert result["summary"]["valid"] and [s["index"] for s in result["sessions"]] == [0, 1]
+        assert all("2 of which loaded theirs side by side" in session["settings"]["engines"] for session in result["sessions"])
 
 
 def test_who_waits_for_a_cell_does_not_pay_for_it_again(plans, monkeypatch):

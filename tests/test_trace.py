@@ -36,6 +36,7 @@ def test_the_parts_of_a_step():
     assert found["gpu_busy_ms"] == pytest.approx(4 + 2), "what runs side by side counts once"
     assert found["phases"]["forward"] == {"gpu_ms": 4.0, "kernels": 1, "host_ms": 2.0}
     assert found["phases"]["draft"] == {"gpu_ms": 2.0, "kernels": 2, "host_ms": 3.0}
+    assert found["kernels"][0] == {"name": "target", "a_step": 1.0, "us": 4000.0} and len(found["kernels"]) == 3
     assert found["phases"]["other"]["gpu_ms"] == 1.0 and found["phases"]["sample"]["kernels"] == 0
 
 

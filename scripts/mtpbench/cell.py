@@ -1,6 +1,7 @@
 """Runs one session of a cell in a fresh interpreter: JSON in, JSON out, whatever happens to the child."""
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -39,54 +40,101 @@ def run(
     nothing can be installed. A crash, a time-out or a child that prints no JSON becomes an error reply. However this
     function is left, no process of the measurement stays.
     """
-    (reply,) = _replies(request_json, [request_json], python, timeout, log, site)
-    return reply
+    with _Child(request_json, python, log, site, timeout) as child:
+        return child.reply(request_json)
 
 
 def run_together(
-    requests: list[dict], python: str = sys.executable, *, log: Callable[[str], object] = _say, site: str | None = None
+    shares: list[list[dict]], python: str = sys.executable, *, log: Callable[[str], object] = _say, site: str | None = None
 ) -> Iterator[dict]:
-    """Measure sessions of several cells in one process, on engines that they share, and yield each reply when it comes.
+    """Measure sessions of several cells on engines that they share, each share in a process; yields the replies in order.
 
-    The requests ask for one device and one engine. Where the process dies, the replies that are missing are errors.
+    All requests ask for one device and engine. The processes load their engines side by side; then each measures alone,
+    one after the other, and is gone before the next. Where one dies, the replies that are missing are errors.
     """
-    yield from map(json.loads, _replies(json.dumps(requests), [json.dumps(request) for request in requests], python, None, log, site))
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(_Child(json.dumps(share), python, log, site, held=True)) for share in shares]
+        for child in children:
+            child.wait_until_loaded()
+        for child, share in zip(children, shares):
+            with child:
+                child.go_on()
+                yield from (json.loads(child.reply(json.dumps(request))) for request in share)
 
 
-def _replies(sent: str, requests: list[str], python: str, timeout: float | None, log, site: str | None) -> Iterator[str]:
-    """Send text to a child and yield its reply to each request, a line each."""
-    tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
-    with tempfile.TemporaryFile() as stdin:
-        stdin.write(sent.encode())
-        stdin.seek(0)
-        try:
-            child = subprocess.Popen(
-                [python, "-P", "-m", "mtpbench.measuring"], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=environment(site), start_new_session=True, text=True, errors="replace",
-            )  # fmt: skip
-        except OSError as error:
-            yield from (_error(request, f"cannot start {python}: {error.strerror}", tail) for request in requests)
-            return
-        reader = threading.Thread(target=_follow, args=(child.stderr, log, tail), daemon=True)
-        reader.start()
-        late = threading.Event()
-        timer = threading.Timer(timeout or 0, lambda: (late.set(), _stop(child)))
-        if timeout:
-            timer.start()
-        try:
-            for request in requests:
-                line = child.stdout.readline()
-                if not line:
-                    child.wait()
-                    reader.join(5)  # what the child said last may tell why
-                if late.is_set():
-                    yield _error(request, f"no reply within {timeout:g} s; stopped", tail)
-                else:
-                    yield _checked(request, line, child.returncode or 0, tail)
-        finally:
-            timer.cancel()
-            _stop(child)
-            reader.join(5)
+class _Child:
+    """The measuring program at work on what was sent to it. Leaving it ends it, with every process that it started."""
+
+    def __init__(self, sent: str, python: str, log, site: str | None, timeout: float | None = None, held: bool = False) -> None:
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.timeout, self.late, self.failure = timeout, threading.Event(), ""
+        self.process: subprocess.Popen | None = None
+        turn, self.turn = os.pipe()
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(sent.encode())
+            stdin.seek(0)
+            try:
+                self.process = subprocess.Popen(
+                    [python, "-P", "-m", "mtpbench.measuring", *([str(turn)] if held else [])],
+                    stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[turn] if held else [],
+                    env=environment(site), start_new_session=True, text=True, errors="replace",
+                )  # fmt: skip
+            except OSError as error:
+                self.failure = f"cannot start {python}: {error.strerror}"
+        os.close(turn)
+        self.timer = threading.Timer(timeout or 0, lambda: (self.late.set(), self._stop()))
+        if self.process:
+            self.reader = threading.Thread(target=_follow, args=(self.process.stderr, log, self.tail), daemon=True)
+            self.reader.start()
+            if timeout:
+                self.timer.start()
+
+    def __enter__(self) -> "_Child":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.turn is None:
+            return  # it was left before
+        self.timer.cancel()
+        os.close(self.turn)
+        self.turn = None
+        if self.process:
+            self._stop()
+            self.reader.join(5)
+
+    def wait_until_loaded(self) -> None:
+        """Until the engines of a held child are loaded; what went wrong with one is told by the replies."""
+        if self.process:
+            self.process.stdout.readline()
+
+    def go_on(self) -> None:
+        """Let a held child measure."""
+        if self.process:
+            with contextlib.suppress(BrokenPipeError):  # it has died, as its replies will tell
+                os.write(self.turn, b"\n")
+
+    def reply(self, request: str) -> str:
+        """The reply to the next of the requests sent, which is `request`."""
+        if self.failure:
+            return _error(request, self.failure, self.tail)
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.reader.join(5)  # what it said last may tell why
+        if self.late.is_set():
+            return _error(request, f"no reply within {self.timeout:g} s; stopped", self.tail)
+        return _checked(request, line, self.process.returncode or 0, self.tail)
+
+    def _stop(self) -> None:
+        for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            try:
+                os.killpg(self.process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                break
+            try:
+                self.process.wait(patience)
+            except subprocess.TimeoutExpired:
+                continue
 
 
 def environment(site: str | None) -> dict[str, str]:
@@ -101,19 +149,6 @@ def _follow(stream, log: Callable[[str], object], tail: collections.deque) -> No
         line = line.rstrip()
         tail.append(line)
         log(line)
-
-
-def _stop(child: subprocess.Popen) -> None:
-    """End the child's process group: an engine's worker outlives its parent otherwise, and keeps the GPU's memory."""
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(child.pid, number)
-        except (ProcessLookupError, PermissionError):
-            break
-        try:
-            child.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def _checked(request_json: str, output: str, returncode: int, tail: collections.deque) -> str:

@@ -89,8 +89,9 @@ def engine_on(names: dict, config: dict) -> dict:
     """
     gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
     here = gpu["engines"].get(names["engine"], {})
-    of_mode = config["modes"][names["mode"]].get("protocol", {})
-    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}), of_mode)
+    mode = config["modes"][names["mode"]]
+    of_null = {"sessions": here["null_sessions"]} if mode["method"] == "none" and "null_sessions" in here else {}
+    protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}), of_null, mode.get("protocol", {}))
     return merged(engine, here, {"protocol": protocol})
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 PHASES = ("preprocess", "forward", "sample", "draft", "bookkeep")
+LARGEST = 20
 EDGES = 4  # steps left out at either end: prefill, first draft, the profiler's own start and stop
 
 
@@ -18,7 +19,8 @@ def anatomy(trace: Mapping) -> dict:
     """Medians over the steps of a trace, in ms and counts.
 
     {"steps", "wall_ms": with the profiler's own cost in it, "gpu_busy_ms": union of all kernels,
-     "phases": {phase or "other": {"gpu_ms", "kernels", "host_ms"}}}. A phase is the part of a range's name after its
+     "phases": {phase or "other": {"gpu_ms", "kernels", "host_ms"}}, "kernels": the LARGEST by their time in all steps, as
+     [{"name", "a_step": how many, "us": mean}]}. A phase is the part of a range's name after its
     colon; ranges of other names count to the range around them. Raises ValueError with too few steps.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -37,7 +39,7 @@ def anatomy(trace: Mapping) -> dict:
     }
     step_at = lambda time: bisect.bisect_right(starts, time) - 1  # noqa: E731
     totals = defaultdict(float)  # of (step, phase, what)
-    busy = defaultdict(list)
+    busy, by_name = defaultdict(list), defaultdict(list)
     for start, end, phase in ranges:
         totals[step_at(start), phase, "host_ms"] += (end - start) / 1e3
     for event in events:
@@ -47,7 +49,10 @@ def anatomy(trace: Mapping) -> dict:
             totals[step, phase, "gpu_ms"] += event["dur"] / 1e3
             totals[step, phase, "kernels"] += 1
             busy[step].append((event["ts"], event["ts"] + event["dur"]))
+            if EDGES <= step < len(starts) - EDGES:
+                by_name[event["name"]].append(event["dur"])
     inner = range(EDGES, len(starts) - EDGES)
+    largest = sorted(by_name, key=lambda name: -sum(by_name[name]))[:LARGEST]
     return {
         "steps": len(inner),
         "wall_ms": _median((starts[i + 1] - starts[i]) / 1e3 for i in inner),
@@ -56,6 +61,10 @@ def anatomy(trace: Mapping) -> dict:
             phase: {what: _median(totals[i, phase, what] for i in inner) for what in ("gpu_ms", "kernels", "host_ms")}
             for phase in (*PHASES, "other")
         },
+        "kernels": [
+            {"name": name[:80], "a_step": round(len(by_name[name]) / len(inner), 2), "us": round(statistics.fmean(by_name[name]), 3)}
+            for name in largest
+        ],
     }
 
 

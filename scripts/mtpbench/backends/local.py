@@ -20,12 +20,12 @@ def run(request: dict, how: dict, say) -> dict:
         return json.loads(cell.run(json.dumps(request), str(python), log=say, site=how.get("site")))
 
 
-def run_together(requests: list[dict], how: dict, say) -> Iterator[dict]:
-    """Measure sessions of several cells of one `how` in one process, on shared engines; yields their replies in order."""
+def run_together(shares: list[list[dict]], how: dict, say) -> Iterator[dict]:
+    """Measure sessions of several cells of one `how` on shared engines, a process for each share; yields the replies in order."""
     python = _python(how, say)
-    requests = [with_paths(request, how, python, say) for request in requests]
-    with device_alone(requests[0]["spec"]["device"]["kind"], say):
-        yield from cell.run_together(requests, str(python), log=say, site=how.get("site"))
+    shares = [[with_paths({**request, "processes": len(shares)}, how, python, say) for request in share] for share in shares]
+    with device_alone(shares[0][0]["spec"]["device"]["kind"], say):
+        yield from cell.run_together(shares, str(python), log=say, site=how.get("site"))
 
 
 def with_paths(request: dict, how: dict, python: Path, say) -> dict:

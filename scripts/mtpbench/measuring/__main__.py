@@ -1,6 +1,7 @@
 """The measuring program: one request on stdin, one reply on stdout, all else (progress, engine chatter) on stderr.
 
-A list of requests is answered by as many replies, a line each, from engines that they share.
+A list of requests is answered by as many replies, a line each, from engines that they share. Its one argument is then the
+descriptor of a pipe: a first line says that the engines are loaded, and measuring begins when a byte comes.
 """
 
 import json
@@ -20,7 +21,7 @@ def main() -> None:
     if request_json.startswith(b"[{"):
         from mtpbench.measuring.together import answers
 
-        replies = answers(json.loads(request_json))
+        replies = answers(json.loads(request_json), int(sys.argv[1]))
     else:
         from mtpbench.measuring.session import answer
 

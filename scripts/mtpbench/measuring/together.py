@@ -1,11 +1,13 @@
 """Many sessions in one process, on engines that stay loaded: for a machine that is lent by the minute.
 
 An engine start costs more than a cell, so each engine is started once for all the sessions of a process. Two sessions of
-one cell still run in two processes, so that the difference between starts is seen.
+one cell still run in two processes, so that the difference between starts is seen; several processes may load side by
+side, and then measure one after another.
 """
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 
 from mtpbench.measuring import device, engines
@@ -14,14 +16,19 @@ from mtpbench.measuring.session import ARMS, Session, answer
 SHORT = 16  # ids of a wave that only ends a pause
 
 
-def answers(requests: list[dict]) -> Iterator[dict]:
-    """The replies to the requests, in order, each as soon as it is there. One device and engine serve them all."""
-    if requests[0]["spec"]["device"]["kind"] == "cuda":
-        # All before the first measurement: that initializes CUDA here, and vLLM would then have to start each further
-        # engine in an interpreter without its imports. What fails here fails again, and is told, in its own session.
-        for request in requests:
-            with contextlib.suppress(Exception):
-                Together(request).load()
+def answers(requests: list[dict], turn: int) -> Iterator[dict]:
+    """First {"status": "loaded"}; then, once the pipe `turn` brings a byte, the reply to each request as soon as it is there.
+
+    One device and engine serve all requests. Without a turn, since the other end of the pipe is gone, nothing is measured.
+    """
+    # All before the first measurement: that initializes CUDA here, and vLLM would then have to start each further engine in
+    # an interpreter without its imports. What fails here fails again, and is told, in its own session.
+    for request in requests:
+        with contextlib.suppress(Exception):
+            Together(request).load()
+    yield {"status": "loaded"}
+    if not os.read(turn, 1):
+        return
     for request in requests:
         yield answer(json.dumps(request), Together)
     for engine, _ in Together.shelf.values():
@@ -47,6 +54,8 @@ class Together(Session):
     def _engine(self, arm: str) -> engines.Engine:
         engine = super()._engine(arm)
         self.settings["engines"] = "loaded once for all sessions of one process"
+        if (processes := self.request["processes"]) > 1:
+            self.settings["engines"] += f", {processes} of which loaded theirs side by side and measured in turns"
         self.arms[arm]["load_s"] = round(self.shelf[self._key(arm)][1], 3)
         return engine
 
