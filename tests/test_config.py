@@ -81,7 +81,7 @@ def test_yaml_that_does_not_parse_names_the_line(tmp_path):
 
 
 def test_null_cells_may_have_sessions_of_their_own(raw):
-    raw["gpus"]["cpu"]["engines"]["vllm"]["null_sessions"] = 7
+    raw["gpus"]["cpu"]["engines"]["vllm"]["null_protocol"] = {"sessions": 7}
     config = configuration.validate(raw)
     of = lambda engine, mode: configuration.engine_on({"gpu": "cpu", "engine": engine, "mode": mode}, config)["protocol"]["sessions"]  # noqa: E731
     assert of("vllm", "baseline") == 7 and of("vllm", "mtp") == of("transformers", "baseline") == config["protocol"]["sessions"]

@@ -90,7 +90,7 @@ def engine_on(names: dict, config: dict) -> dict:
     gpu, engine = config["gpus"][names["gpu"]], config["engines"][names["engine"]]
     here = gpu["engines"].get(names["engine"], {})
     mode = config["modes"][names["mode"]]
-    of_null = {"sessions": here["null_sessions"]} if mode["method"] == "none" and "null_sessions" in here else {}
+    of_null = here.get("null_protocol", {}) if mode["method"] == "none" else {}
     protocol = merged(config["protocol"], engine["protocol"], gpu["protocol"], here.get("protocol", {}), of_null, mode.get("protocol", {}))
     return merged(engine, here, {"protocol": protocol})
 

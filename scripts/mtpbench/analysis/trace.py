@@ -5,6 +5,8 @@ it, wherever it ran in time.
 """
 
 import bisect
+import itertools
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 PHASES = ("preprocess", "forward", "sample", "draft", "bookkeep")
 LARGEST = 20
+FORM = ("grid", "block", "registers per thread", "shared memory")  # what an autotuner chooses between
 EDGES = 4  # steps left out at either end: prefill, first draft, the profiler's own start and stop
 
 
@@ -20,7 +23,7 @@ def anatomy(trace: Mapping) -> dict:
 
     {"steps", "wall_ms": with the profiler's own cost in it, "gpu_busy_ms": union of all kernels,
      "phases": {phase or "other": {"gpu_ms", "kernels", "host_ms"}}, "kernels": the LARGEST by their time in all steps, as
-     [{"name", "a_step": how many, "us": mean}]}. A phase is the part of a range's name after its
+     [{"name", "a_step": how many, "us": mean, "as": the same of each form that the kernel was compiled into}]}. A phase is the part of a range's name after its
     colon; ranges of other names count to the range around them. Raises ValueError with too few steps.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -39,7 +42,7 @@ def anatomy(trace: Mapping) -> dict:
     }
     step_at = lambda time: bisect.bisect_right(starts, time) - 1  # noqa: E731
     totals = defaultdict(float)  # of (step, phase, what)
-    busy, by_name = defaultdict(list), defaultdict(list)
+    busy, by_name = defaultdict(list), defaultdict(lambda: defaultdict(list))  # durations by kernel and form
     for start, end, phase in ranges:
         totals[step_at(start), phase, "host_ms"] += (end - start) / 1e3
     for event in events:
@@ -50,9 +53,12 @@ def anatomy(trace: Mapping) -> dict:
             totals[step, phase, "kernels"] += 1
             busy[step].append((event["ts"], event["ts"] + event["dur"]))
             if EDGES <= step < len(starts) - EDGES:
-                by_name[event["name"]].append(event["dur"])
+                form = {key: event["args"][key] for key in FORM if key in event["args"]}
+                by_name[event["name"]][json.dumps(form)].append(event["dur"])
     inner = range(EDGES, len(starts) - EDGES)
-    largest = sorted(by_name, key=lambda name: -sum(by_name[name]))[:LARGEST]
+    all_of = {name: list(itertools.chain(*forms.values())) for name, forms in by_name.items()}
+    largest = sorted(all_of, key=lambda name: -sum(all_of[name]))[:LARGEST]
+    of = lambda durations: {"a_step": round(len(durations) / len(inner), 2), "us": round(statistics.fmean(durations), 3)}  # noqa: E731
     return {
         "steps": len(inner),
         "wall_ms": _median((starts[i + 1] - starts[i]) / 1e3 for i in inner),
@@ -62,7 +68,7 @@ def anatomy(trace: Mapping) -> dict:
             for phase in (*PHASES, "other")
         },
         "kernels": [
-            {"name": name[:80], "a_step": round(len(by_name[name]) / len(inner), 2), "us": round(statistics.fmean(by_name[name]), 3)}
+            {"name": name[:80], **of(all_of[name]), "as": [{**json.loads(form), **of(by_name[name][form])} for form in sorted(by_name[name])]}
             for name in largest
         ],
     }

@@ -65,8 +65,10 @@ class Cell:
 
     @property
     def surroundings(self) -> dict:
-        """All of the spec that a cell shares with its null cell, which may have more sessions."""
-        return {**sessions.alike(self.spec), "mode": None, "model": {**self.spec["model"], "drafter": None}}
+        """All of the spec that a cell shares with its null cell, which may have more sessions and rounds."""
+        alike = sessions.alike(self.spec)
+        protocol = {**alike["protocol"], "rounds": None}
+        return {**alike, "protocol": protocol, "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
@@ -303,8 +305,8 @@ class Study:
             return Null("the null cell is invalid")
         if null.surroundings != cell.surroundings:
             return Null("the null cell was measured under another spec")
-        if len(null.sessions) < len(cell.sessions):
-            return Null("the null cell has fewer sessions")
+        if len(null.sessions) < len(cell.sessions) or null.spec["protocol"]["rounds"]["min"] < cell.spec["protocol"]["rounds"]["min"]:
+            return Null("the null cell has fewer sessions or rounds")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:
             return Null("the null cell has no such load")
