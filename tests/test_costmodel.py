@@ -64,3 +64,11 @@ def test_a_step_that_costs_more_the_more_it_brings_is_seen():
 def test_steps_that_never_vary_tell_nothing():
     one = {"arm": "test", "concurrency": 1, "submit": 0.0, "times": [0.0, 0.1, 0.2, 0.3], "counts": [1, 1, 1, 1]}
     assert costmodel.step_dependence(batch([{"requests": [one]}], "test", 1)) is None
+
+
+@given(st.lists(st.floats(0.001, 3), min_size=1, max_size=5))
+def test_a_mean_is_known_better_than_its_parts_and_no_better_than_all_of_them_allow(widths):
+    found = costmodel.half_width_of_mean(*widths)
+    assert found <= max(widths) * (1 + 1e-9)
+    assert costmodel.half_width_of_mean(widths[0]) == pytest.approx(widths[0])
+    assert np.log1p(found) == pytest.approx(np.sqrt(sum(np.log1p(width) ** 2 for width in widths)) / len(widths))

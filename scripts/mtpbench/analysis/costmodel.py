@@ -23,6 +23,11 @@ def predict(length: float, base_step: float, test_step: float) -> float:
     return length * base_step / test_step
 
 
+def half_width_of_mean(*half_widths: float) -> float:
+    """The half-width h (ratio / (1 + h) to ratio * (1 + h)) of the mean of independent ratios with these half-widths."""
+    return float(np.expm1(np.linalg.norm(np.log1p(half_widths)) / len(half_widths)))
+
+
 def beside(load: Mapping, test: Batch) -> dict | None:
     """The model beside what was observed at one load point of a summary; None without acceptance or a speed-up.
 

@@ -123,7 +123,7 @@ def _hidden(items: list[Comparison]) -> tuple:
     """How large an effect could hide in unresolved comparisons, where that can be said."""
     sizes = []
     for item in items:
-        size = derived("larger", item.figure("speedup/half_width", "percent"), item.noise_floor, format="percent")
+        size = derived("larger", item.half_width, item.noise_floor, format="percent")
         if isinstance(size, Null):
             return (f" ({item.reason})",)
         sizes.append(size)

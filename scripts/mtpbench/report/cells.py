@@ -1,7 +1,7 @@
 """From result files to what the report is about: cells, their load points, comparisons with verdicts, and gaps."""
 
-import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -196,6 +196,7 @@ class Comparison(Load):
     ratio = _at("speedup/ratio", "ratio")
     low = _at("speedup/low", "ratio")
     high = _at("speedup/high", "ratio")
+    half_width = _at("speedup/half_width", "percent")
     acceptance_length = _at("arms/test/acceptance/length", "length")
     base_ms = _at("arms/control/step_ms/mean")
     step_ms = _at("arms/test/step_ms/mean")
@@ -218,24 +219,34 @@ class Comparison(Load):
 
     @cached_property
     def predicted(self) -> Figure | Null:
-        """What the cost model expects: the cell's own acceptance length, with the mean step times of other cells that draft alike.
-
-        The others have other prompts or, where the sampler is told what to accept, another acceptance.
-        """
-        others = (other for other in self.study.by_drafting[self.drafting] if other.cell is not self.cell)
-        steps = [step for other in itertools.islice(others, OTHERS) for step in (other.base_ms, other.step_ms)]
+        """What the cost model expects: the cell's own acceptance length, with the mean step times of other cells that draft alike."""
+        steps = [step for other in self.others for step in (other.base_ms, other.step_ms)]
         return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("none alike")
+
+    @cached_property
+    def predicted_half_width(self) -> Figure | Null:
+        """How far off the prediction may be itself: the cells that it is made from are as uncertain as their own speed-ups."""
+        widths = [other.half_width for other in self.others]
+        return derived("half_width_of_mean", *widths, format="percent") if widths else Null("none alike")
+
+    @cached_property
+    def others(self) -> list["Comparison"]:
+        """Cells that draft alike, with other prompts or, where the sampler is told what to accept, another acceptance."""
+        return [other for other in self.study.by_drafting[self.drafting] if other.cell is not self.cell][:OTHERS]
 
     @property
     def holds(self) -> str | Null:
-        """How near the prediction is to the observed speed-up: within 5 %, else inside its interval, which may be wide, or neither."""
-        figures = self.predicted, self.ratio, self.low, self.high
+        """How near the prediction is to the observed speed-up: within 5 %, else inside its interval, which may be wide, else no
+        farther off than both may be together, or not even that."""
+        figures = self.predicted, self.ratio, self.low, self.high, self.half_width, self.predicted_half_width
         if missing := next((figure for figure in figures if isinstance(figure, Null)), None):
             return missing
-        predicted, observed, low, high = (figure.value for figure in figures)
+        predicted, observed, low, high, *widths = (figure.value for figure in figures)
         if abs(predicted / observed - 1) <= 0.05:
             return "within 5 %"
-        return "in the interval" if low <= predicted <= high else "no"
+        if low <= predicted <= high:
+            return "in the interval"
+        return "in both together" if abs(math.log(predicted / observed)) <= math.hypot(*map(math.log1p, widths)) else "no"
 
     @property
     def price(self) -> Figure | Null:

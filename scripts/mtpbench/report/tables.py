@@ -147,16 +147,17 @@ def _plain(study: Study) -> Iterable[Table]:
         "Product reached, TFLOP/s": f"{hardware}/peaks/measured_tflops", "SM clock, MHz": f"{hardware}/conditions/sm_mhz/mean",
         "Hottest, °C": f"{hardware}/conditions/temperature_c/max", "Power, W": f"{hardware}/conditions/power_w/mean",
     }, empty="No valid cell.", fold=True)  # fmt: skip
-    yield _table("curves", "Break-even, predicted and observed", sorted(compared, key=lambda item: item.holds != "no"), {
+    yield _table("curves", "Break-even, predicted and observed", sorted(compared, key=lambda item: item.holds not in ("no", "in both together")), {
         **NAMES, "γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
         "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
-        "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Observed": attrgetter("ratio"),
+        "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Its half-width": attrgetter("predicted_half_width"), "Observed": attrgetter("ratio"),
         "95 % interval": attrgetter("interval"), "Holds": attrgetter("holds"),
     }, note=(
         "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
         "Predicted: acceptance length × T base / T step, the step times being the means over up to two other cells that "
-        "draft alike. It holds within 5 % of the observed, or in its interval: where that is wide, this says little. Those "
-        "that do not come first; all are in metrics/plots/predicted.csv.",
+        "draft alike, and its half-width what their own intervals come to. It holds within 5 % of the observed, or in the observed's "
+        "interval, or in both together, where the two differ by no more than both are uncertain: where that is wide, this says "
+        "little. Those outside of the interval come first; all are in metrics/plots/predicted.csv.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
