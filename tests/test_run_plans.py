@@ -38,7 +38,7 @@ def plans(tmp_path, monkeypatch):
 
 def test_entries_for_the_lent_machine_resolve():
     config = configuration.load(ROOT / "config" / "config.yaml")
-    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_mtp", 3), ("h200_vllm021_generic_syn-g1-l100", 2)):
+    for cell, sessions in (("h200_transformers_generic_mtp-g8", 1), ("h200_vllm021_code_mtp", 4), ("h200_vllm021_code_baseline", 18), ("h200_vllm021_generic_syn-g2-l100", 2)):
         plan = spec.Specs(config, ROOT).plan(cell)
         assert plan["spec"]["protocol"]["sessions"] == sessions and plan["how"]["python"].endswith("python3")
         assert ("site" in plan["how"]) == ("vllm021" in cell)
