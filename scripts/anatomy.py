@@ -2,8 +2,8 @@
 
 For each cell's test arm, metrics/anatomy/{cell}.json: a torch trace of one request as `mtpbench.analysis.trace` reads it
 (the trace itself goes into the folder TRACES), and step times without the profiler under several conditions, in turns, with
-what the machine did meanwhile; for vLLM the same of further starts, if asked for. For vLLM's baseline also the checks of the harness itself: a plain `LLM.generate` loop
-beside it, and the share of time that it spends outside of the engine's step.
+what the machine did meanwhile; for vLLM the same of further starts, if asked for. For vLLM's baseline also the checks of the
+harness itself: a plain `LLM.generate` loop beside it, and the share of time that it spends outside of the engine's step.
 """
 
 import argparse
@@ -19,9 +19,6 @@ import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
-import torch
-
 from mtpbench import results
 from mtpbench.analysis import trace
 from mtpbench.backends import local
@@ -29,6 +26,12 @@ from mtpbench.errors import UserError
 from mtpbench.measuring import device, engines
 from mtpbench.measuring.session import Session
 from run_plans import planned
+
+try:
+    import psutil
+    import torch
+except ImportError as error:
+    sys.exit(f"error: {error}; this script runs in an engine's interpreter, see docs/h200.md or scripts/in_environment.py")
 
 FOLDER = Path("metrics/anatomy")
 NAMED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING"
@@ -64,9 +67,13 @@ def main() -> None:
             stages = of_vllm(request, traces, arguments.starts)
         else:
             stages = of_transformers(request, traces)
-        for found in stages:  # each is kept: the time on the machine may end before the next
-            found = {"cell": cell, "fingerprint": plan["fingerprint"], **found}
-            results.write_text(FOLDER / f"{cell}.json", results.text_of(found))
+        try:
+            with local.device_alone(plan["spec"]["device"]["kind"], print):
+                for found in stages:  # each is kept: the time on the machine may end before the next
+                    found = {"cell": cell, "fingerprint": plan["fingerprint"], **found}
+                    results.write_text(FOLDER / f"{cell}.json", results.text_of(found))
+        except UserError as error:
+            sys.exit(f"error: {cell}: {error}")
         print(f"[mtpbench] anatomy | {cell} | {time.monotonic() - began:.0f} s | {json.dumps(_short(found))}", flush=True)
 
 
@@ -118,7 +125,8 @@ def of_transformers(request: dict, traces: Path) -> Iterator[dict]:
     with _named(engine.target, "forward", "forward"), _named(_ObservedDrafts, "get_candidates", "draft"):
         with torch.profiler.profile(activities=activities) as profiler:
             engine.run(prompts[:1], TRACED // 2, True)
-    traces.mkdir(parents=True)
+    yield found
+    traces.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
     engine.close()
     yield {**found, "trace": _read(traces / "trace.json.gz")}
@@ -150,7 +158,11 @@ def loaded(request: dict, options: dict | None = None):
     environment = {**of_engine.get("environment", {}), **options.get("environment", {})}
     request = {**request, "spec": {**spec, "engine": {**spec["engine"], "options": {**of_engine, **options, "environment": environment}}}}
     Session(request)._set_environment()
-    engine = engines.implementation(spec["engine"]["implementation"])(request, spec["mode"], None)
+    try:
+        implementation = engines.implementation(spec["engine"]["implementation"])
+    except ImportError as error:
+        raise UserError(f"{error}: {sys.executable} is not the interpreter of this cell's engine") from None
+    engine = implementation(request, spec["mode"], None)
     prompts = [engine.encode(prompt["messages"]) for prompt in request["prompts"]]
     engine.run(prompts[:1], spec["protocol"]["output_tokens"], True)
     return engine, prompts

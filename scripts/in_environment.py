@@ -9,9 +9,12 @@ from mtpbench import environment
 from mtpbench.errors import UserError
 
 try:
-    engine, *command = sys.argv[1:]
-    requirements = [Path(file) for file in configuration.load()["engines"][engine]["requirements"]["cpu"]]
-    python = environment.ensure(engine, requirements)
+    engines = configuration.load()["engines"]
+    usable = {name: entry["requirements"]["cpu"] for name, entry in engines.items() if "cpu" in entry["requirements"]}
+    engine, *command = sys.argv[1:] or [""]
+    if engine not in usable or not command:
+        raise UserError(f"usage: in_environment.py ENGINE SCRIPT [ARGUMENT ...], where ENGINE is one that runs on a CPU: {', '.join(usable)}")
+    python = environment.ensure(engine, [Path(file) for file in usable[engine]])
 except UserError as error:
     sys.exit(f"mtpbench: {error}")
 os.execv(python, [str(python), *command])

@@ -23,6 +23,9 @@ from mtpbench.backends import local
 from mtpbench.errors import UserError
 
 
+PLANNED = {"cell", "spec", "fingerprint", "prompts", "how"}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = arguments.add_subparsers(dest="command", required=True)
@@ -32,8 +35,8 @@ def main() -> None:
     command = commands.add_parser("run", help="measure them here")
     command.add_argument("plans", type=Path)
     command.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
-    command.add_argument("--sittings", type=int, default=1000, help="at most so many times the next sessions of each cell")
-    command.add_argument("--beside", type=int, default=1, help="processes that load side by side, for a session each; the memory must hold them")
+    command.add_argument("--sittings", type=positive, default=1000, help="at most so many times the next sessions of each cell")
+    command.add_argument("--beside", type=positive, default=1, help="processes that load side by side, for a session each; the memory must hold them")
     arguments = arguments.parse_args()
     try:
         if arguments.command == "plan":
@@ -42,9 +45,21 @@ def main() -> None:
             plans = planned(arguments.plans)
             with backends.terminable():
                 say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-                run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say, arguments.beside)
-    except UserError as error:
+                failed = run(plans, time.monotonic() + 60 * arguments.minutes, arguments.sittings, say, arguments.beside)
+            if failed:
+                sys.exit(f"error: no session of {', '.join(failed)} after a failure; mend it and run the same command again")
+    except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("[mtpbench] interrupted | finished sessions are kept; the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, as argparse wants it: ValueError otherwise."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def write(path: Path, cells: list[str]) -> None:
@@ -53,6 +68,8 @@ def write(path: Path, cells: list[str]) -> None:
 
     specs = spec.Specs(config.load())
     plans = [specs.plan(cell) for cell in cells]
+    if elsewhere := [plan["cell"] for plan in plans if plan["how"]["backend"] != "local"]:
+        raise UserError(f"{', '.join(elsewhere)}: not measured on a machine of one's own; `snakemake -c1 metrics/runs/CELL/result.json` measures it")
     for plan in plans:  # the results do not travel, the sessions do
         sessions.take_over(plan["spec"], results.path_of(plan["cell"]))
     path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
@@ -62,24 +79,35 @@ def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
     """The plans in a file that `write` made, or those of some cells. Raises UserError where it is not there or lacks one."""
     again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
     try:
-        found = {plan["cell"]: plan for plan in json.loads(path.read_text())}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = {plan["cell"]: plan for plan in json.loads(path.read_text()) if PLANNED <= plan.keys()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: no file of plans ({error}); {again}") from None
+    if not found:
+        raise UserError(f"{path}: no plan in it; {again}")
     if missing := [cell for cell in cells or [] if cell not in found]:
         raise UserError(f"{path}: no plan of {', '.join(missing)}; it has {', '.join(found)}; {again}")
     return [found[cell] for cell in cells or found]
 
 
-def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1) -> None:
-    """Measure the next `beside` sessions that each plan lacks, `sittings` times or until the deadline (time.monotonic) has passed."""
+def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1) -> list[str]:
+    """Measure the next `beside` sessions that each plan lacks, `sittings` times or until the deadline (time.monotonic) has passed.
+
+    A cell of which a session failed is not tried again; those cells are returned.
+    """
+    failed: list[str] = []
     for _ in range(sittings):
-        lacking = [plan for plan in plans if _lacking(plan)]
+        lacking = [plan for plan in plans if plan["cell"] not in failed and _lacking(plan)]
         for group in _alike(lacking):
-            for plan in list(_measured(group, beside, deadline, say)):  # the sessions first: results can be made of them later, anywhere
-                if not _lacking(plan):
+            with local.device_alone(group[0]["spec"]["device"]["kind"], say):
+                outcomes = list(_measured(group, beside, deadline, say))  # the sessions first: results can be made of them later, anywhere
+            for plan, done in outcomes:
+                if not done:
+                    failed.append(plan["cell"])
+                elif not _lacking(plan):
                     measure.measure(plan, results.path_of(plan["cell"]), say)
         if not lacking or time.monotonic() > deadline:
-            return
+            break
+    return sorted(set(failed))
 
 
 def _alike(plans: list[dict]) -> list[list[dict]]:
@@ -91,21 +119,24 @@ def _alike(plans: list[dict]) -> list[list[dict]]:
     return list(groups.values())
 
 
-def _measured(group: list[dict], beside: int, deadline: float, say) -> Iterator[dict]:
-    """Measure and keep the next sessions of each plan of a group; yields each plan whose session succeeded."""
+def _measured(group: list[dict], beside: int, deadline: float, say) -> Iterator[tuple[dict, bool]]:
+    """Measure and keep the next sessions of each plan of a group; yields each plan, and whether its session succeeded."""
     if time.monotonic() > deadline:
         return say(f"[mtpbench] time is up | {len(group)} cells not begun")
+    # Asked for now, with the device in hand: who held it before may have measured some of them.
     shares = [[(plan, _lacking(plan)[at]) for plan in group if len(_lacking(plan)) > at] for at in range(beside)]
     requests = [[measure.request_of(plan, index) for plan, index in share] for share in shares if share]
     asked = [*zip(itertools.chain(*shares), itertools.chain(*requests))]
+    if not asked:
+        return
     began = time.monotonic()
     replies = local.run_together(requests, group[0]["how"], say)
     for number, (((plan, index), request), reply) in enumerate(zip(asked, replies), start=1):
-        if backends.checked(request, reply)["status"] == "ok":
+        if done := backends.checked(request, reply)["status"] == "ok":
             measure.keep(plan, index, reply, began)
-            yield plan
         else:
             say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
+        yield plan, done
         say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {index} | {time.monotonic() - began:.0f} s")
         if time.monotonic() > deadline:
             return say(f"[mtpbench] time is up | {len(asked) - number} sessions left out")

@@ -65,7 +65,7 @@ def test_the_reply_comes_back_and_stderr_streams_by(interpreter):
     [
         ("print('oh', file=sys.stderr); sys.exit(3)", "engine", "ended with exit code 3 and gave no reply"),
         ("os.abort()", "engine", "was killed by SIGABRT"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "memory", "SIGKILL, as the kernel does when memory runs out"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "memory", "SIGKILL (the kernel does that when memory runs out)"),
         ("print('this is no JSON')", "engine", "exit code 0 and gave no reply"),
         ("print('[1, 2]')", "engine", "gave no reply"),
         ("print('torch.OutOfMemoryError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "memory", "exit code 1"),
@@ -226,10 +226,11 @@ def test_processes_load_side_by_side_and_measure_one_after_another(interpreter, 
         notes.write(f"begin {{share}}\\n")
         time.sleep(0.2)
         for number, request in enumerate(requests):
-            if share == "1" and number:
+            if number and share == "1":
                 os._exit(3)
+            if number:
+                notes.write(f"end {{share}}\\n")
             print(json.dumps({{**request, "status": "ok", "session": {{}}}}), flush=True)
-        notes.write(f"end {{share}}\\n")
     """)
     replies = list(cell.run_together(SHARES, python, log=lambda line: None))
     assert [reply["nonce"] for reply in replies] == [request["nonce"] for share in SHARES for request in share]

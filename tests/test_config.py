@@ -80,6 +80,20 @@ def test_yaml_that_does_not_parse_names_the_line(tmp_path):
         configuration.load(file)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "null", "said"),
+    [
+        ({"sessions": 3}, {"sessions": 2}, "gpus.cpu.engines.vllm.null_protocol.sessions: 2 is fewer than the 3 of modes"),
+        ({"rounds": {"min": 2, "max": 8}}, {"rounds": {"min": 1}}, "null_protocol.rounds.min: 1 is fewer than the 2 of modes"),
+        ({"rounds": {"min": 2, "max": 2}}, {"rounds": {"min": 4}}, r"\(null_protocol among them\).*min 4 is more than max 2"),
+    ],
+)
+def test_a_null_cell_is_not_sampled_less_than_the_cells_that_it_serves(raw, protocol, null, said):
+    raw["gpus"]["cpu"]["engines"]["vllm"] |= {"protocol": protocol, "null_protocol": null}
+    with pytest.raises(UserError, match=said):
+        configuration.validate(raw)
+
+
 def test_null_cells_may_have_sessions_of_their_own(raw):
     raw["gpus"]["cpu"]["engines"]["vllm"]["null_protocol"] = {"sessions": 7}
     config = configuration.validate(raw)

@@ -80,6 +80,36 @@ def test_sign_test_counts_prompts_and_drops_zeros():
     assert found["sign_test_p"] == pytest.approx(stats.binomtest(3, 3).pvalue)
 
 
+def at(load, waves, sessions=1, seed=5):
+    """Requests of both arms: in each wave the prompts share a disturbance and differ by nothing else."""
+    rng, made = np.random.default_rng(seed), []
+    for _ in range(sessions):
+        requests = []
+        for number, prompts in enumerate(waves):
+            shared = {arm: float(rng.lognormal(0, 0.2)) for arm in ("control", "test")}
+            for prompt in prompts:
+                for arm, slowness in shared.items():
+                    requests.append(record(prompt=prompt, arm=arm, concurrency=load, wave=number, repeat=0, times=[0.0, slowness], counts=[1, 1], ids=[1, 2]))
+        made.append(requests)
+    return made
+
+
+def test_prompts_that_ran_together_are_one_observation_where_no_other_session_sees_what_they_shared():
+    one_wave = effect.at_load(at(8, ["abcdefgh"]), 8)
+    assert one_wave["half_width"] is None and one_wave["ratio"] != 1 and one_wave["sign_test_p"] == 1
+    assert effect.verdict(one_wave, 0.01) == {"verdict": "unresolved", "resolvable": None, "reason": effect.NO_INTERVAL}
+    waves = ["abcd", "efgh", "ijkl"]
+    found, means = effect.at_load(at(4, waves), 4), effect.log_ratios(at(4, waves)[0], 4)
+    expected = stats.ttest_1samp([means[wave[0]][0] for wave in waves], 0).confidence_interval()
+    assert [found["low"], found["high"]] == pytest.approx(np.exp([expected.low, expected.high]))
+    assert effect.at_load(at(8, ["abcdefgh"], sessions=3), 8)["half_width"] > 0.05, "three sessions see it"
+
+
+def test_with_one_request_at_a_time_each_prompt_counts():
+    requests = at(1, list("abcdefgh"))
+    assert effect.at_load(requests, 1) == effect.speedup(effect.log_ratios(requests[0], 1))
+
+
 def test_log_ratios_pair_prompt_and_repeat_at_one_load():
     records = [
         record([1, 1], [0.0, 0.2], arm="control"), record([1, 1], [0.0, 0.1]),

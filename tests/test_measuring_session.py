@@ -81,10 +81,10 @@ def measure(monkeypatch, tmp_path):
     monkeypatch.setattr(Counting, "differs", set())
     (tmp_path / "config.json").write_text("{}")
 
-    def run(prompts="abc", mode=None, options=None, **protocol):
+    def run(prompts="abc", mode=None, options=None, number=0, **protocol):
         monkeypatch.setattr(Counting, "log", [])
         request = {
-            "nonce": "n", "fingerprint": "f", "cell": "c", "session": 3,
+            "nonce": "n", "fingerprint": "f", "cell": "c", "session": number,
             "spec": {
                 "device": {"kind": "cpu", "name": device.cpu_name()}, "engine": {"implementation": "counting", "options": options or {}},
                 "model": {"target": {}, "drafter": {}, "dtype": "float32"},
@@ -114,6 +114,11 @@ def test_arms_alternate_from_wave_to_wave_and_from_round_to_round(measure):
     assert log[:2] == [("load", "none", False), ("load", "mtp", True)]
     keys = [(r["arm"], r["prompt"], r["repeat"], r["wave"]) for r in found["requests"] if r["prompt"] == "b"]
     assert keys == [("test", "b", 0, 1), ("control", "b", 0, 1), ("control", "b", 1, 4), ("test", "b", 1, 4)]
+
+
+def test_the_arm_that_goes_first_alternates_from_session_to_session(measure):
+    """Else one arm would always go first where a load has a single wave."""
+    assert [runs(measure("ab", number=number, concurrency=[2])[1]) for number in range(3)] == [["A:ab", "B:ab"], ["B:ab", "A:ab"], ["A:ab", "B:ab"]]
 
 
 def test_blocks_hold_one_arm_in_memory_at_a_time(measure):
@@ -164,7 +169,7 @@ def test_drawn_acceptance_has_no_margin(measure, monkeypatch):
 
 
 def test_times_are_seconds_since_the_session_began(measure):
-    found, _ = measure()
+    found, _ = measure(number=3)
     assert all(0 <= r["submit"] < r["times"][0] <= r["times"][-1] <= found["seconds"]["total"] + 0.01 for r in found["requests"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["started_at"]) and found["index"] == 3
 

@@ -28,9 +28,9 @@ def study(root, step_ms: float, half_widths: float, own: float) -> cells.Compari
     [
         (1.04, 0.01, 0.01, "within 5 %"),
         (1.10, 0.01, 0.12, "in the interval"),
-        (1.10, 0.15, 0.05, "in both together"),  # the mean of two is known to 10.4 %
+        (1.10, 0.15, 0.05, "within both uncertainties"),  # the mean of two is known to 10.4 %
         (1.10, 0.10, 0.05, "no"),
-        (0.85, 0.50, 0.05, "in both together"),
+        (0.85, 0.50, 0.05, "within both uncertainties"),
     ],
 )
 def test_how_near_a_prediction_is(tmp_path, step_ms, half_widths, own, word):
@@ -41,4 +41,4 @@ def test_how_near_a_prediction_is(tmp_path, step_ms, half_widths, own, word):
 
 def test_a_cell_without_another_that_drafts_alike_is_not_predicted(tmp_path):
     (item,) = cells.load(write(tmp_path, NAMES[:1], prompts=4, rounds=1, tokens=8)).comparisons
-    assert all(isinstance(found, Null) and found.reason == "none alike" for found in (item.predicted, item.predicted_half_width, item.holds))
+    assert all(isinstance(found, Null) and found.reason == "none alike" for found in (item.predicted, *item.predicted_interval, item.holds))

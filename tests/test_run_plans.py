@@ -1,5 +1,6 @@
 """Many cells in one sitting: shared engines, sessions that are kept, results that are whole."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -166,7 +167,7 @@ def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("text", [None, "", "[1]", '{"cell": 2}', "null"])
+@pytest.mark.parametrize("text", [None, "", "[1]", "[[1]]", '{"cell": 2}', "null"])
 def test_a_file_that_holds_no_plans_is_named(tmp_path, text):
     path = tmp_path / "plans.json"
     if text is not None:
@@ -190,3 +191,76 @@ def test_a_damaged_session_is_measured_again(plans, asked, damage):
     (waits,) = Path("metrics/sessions").glob("*/1.json")
     waits.write_text(damage(waits.read_text()))
     assert [session["index"] for session in _measured(plans[0], sessions=2)["sessions"]] == [0, 1] and asked == [1]
+
+
+def test_a_cell_whose_session_failed_is_not_tried_again_and_is_told(plans, monkeypatch):
+    asked = []
+
+    def run_together(shares, how, say):
+        for request in shares[0]:
+            asked.append((request["cell"], request["session"]))
+            error = {"kind": "engine", "message": "told to fail", "tail": ""}
+            yield {"nonce": request["nonce"], "fingerprint": request["fingerprint"], "status": "error", "error": error}
+
+    monkeypatch.setattr(run_plans.local, "run_together", run_together)
+    said = []
+    assert run_plans.run(plans[:2], time.monotonic() + 60, 5, said.append) == sorted(CELLS[:2])
+    assert asked == [(cell, 0) for cell in CELLS[:2]] and sum("FAILED" in line for line in said) == 2
+
+
+def test_sessions_that_another_run_measured_meanwhile_are_not_measured_again(plans, monkeypatch):
+    """The device is waited for first, and what is lacking is asked then."""
+    def alone(kind, say):
+        for plan in plans:
+            for index in range(2):
+                run_plans.sessions.keep(plan["spec"], index, {"index": index})
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(run_plans.local, "device_alone", alone)
+    monkeypatch.setattr(run_plans.local, "run_together", lambda *_: pytest.fail("measured all the same"))
+    monkeypatch.setattr(run_plans.measure, "measure", lambda *_: None)
+    assert run_plans.run(plans, time.monotonic() + 60, 1, lambda line: None) == []
+
+
+def test_plans_of_another_machine_are_refused(tmp_path):
+    with pytest.raises(UserError, match="h100_vllm_code_mtp: not measured on a machine of one's own"):
+        run_plans.write(tmp_path / "plans.json", ["h100_vllm_code_mtp"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run plans.json --beside 0", "argument --beside: invalid positive value: '0'"),
+        ("run plans.json --sittings -1", "argument --sittings: invalid positive value: '-1'"),
+        ("run plans.json", "plans.json: no file of plans"),
+        ("plan no/such/plans.json cpu_vllm_code_mtp", "no/such/plans.json"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(tmp_path, words, said):
+    for name in ("prompts", "envs", "models", "config"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = subprocess.run([sys.executable, ROOT / "scripts/run_plans.py", *words.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("in_environment.py", "usage: in_environment.py ENGINE SCRIPT"),
+        ("in_environment.py vllm", "usage: in_environment.py ENGINE SCRIPT"),
+        ("in_environment.py vllm021 script.py", "one that runs on a CPU: transformers, vllm"),
+        ("anatomy.py plans.json traces cell", "runs in an engine's interpreter"),
+        ("compile_ahead.py plans.json cell", "runs in an engine's interpreter"),
+    ],
+)
+def test_a_script_for_the_engines_says_where_it_runs(words, said):
+    script, *rest = words.split()
+    done = subprocess.run([sys.executable, ROOT / "scripts" / script, *rest], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[]", '[{"cell": "x"}]'])
+def test_a_file_without_a_whole_plan_is_named(tmp_path, text):
+    (tmp_path / "plans.json").write_text(text)
+    with pytest.raises(UserError, match="no plan in it"):
+        run_plans.planned(tmp_path / "plans.json")

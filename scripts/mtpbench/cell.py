@@ -158,7 +158,7 @@ def _checked(request_json: str, output: str, returncode: int, tail: collections.
     except (ValueError, TypeError, KeyError):
         if returncode < 0:
             how = f"was killed by {signal.Signals(-returncode).name}"
-            how += ", as the kernel does when memory runs out" if returncode == -signal.SIGKILL else ""
+            how += " (the kernel does that when memory runs out)" if returncode == -signal.SIGKILL else ""
         else:
             how = f"ended with exit code {returncode}"
         return _error(request_json, f"the measuring program {how} and gave no reply", tail, killed=returncode == -signal.SIGKILL)

@@ -104,10 +104,17 @@ def _check_references(config: dict, name: str) -> None:
         if entry not in config[axis]:
             raise UserError(f"{name}: {place}: no {axis}.{entry}; {nearest(entry, config[axis])}")
     for gpu, engine, mode in itertools.product(config["gpus"], config["engines"], config["modes"]):
-        rounds = engine_on({"gpu": gpu, "engine": engine, "mode": mode}, config)["protocol"]["rounds"]
+        protocol = engine_on({"gpu": gpu, "engine": engine, "mode": mode}, config)["protocol"]
+        rounds, null = protocol["rounds"], config["gpus"][gpu]["engines"].get(engine, {}).get("null_protocol", {})
         if rounds["min"] > rounds["max"]:
-            place = f"protocol.rounds, as laid over each other for gpus.{gpu} with engines.{engine} and modes.{mode}"
+            of_null = " (null_protocol among them)" if "rounds" in null else ""
+            place = f"protocol.rounds, as laid over each other{of_null} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
+        least = {"sessions": null.get("sessions"), "rounds.min": null.get("rounds", {}).get("min")}
+        for key, of_cell in (("sessions", protocol["sessions"]), ("rounds.min", rounds["min"])):
+            if config["modes"][mode]["method"] != "none" and (least[key] or of_cell) < of_cell:
+                place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
+                raise UserError(f"{name}: {place}: {least[key]} is fewer than the {of_cell} of modes.{mode}, which would have no floor; raise it")
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)

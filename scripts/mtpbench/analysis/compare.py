@@ -18,7 +18,7 @@ def effects(old: Mapping, new: Mapping) -> Iterator[tuple[int, str, dict | None]
         if load in new["spec"]["protocol"]["concurrency"]:
             for arm in ("control", "test"):
                 pairs = [_of(arm, one, "control") + _of(arm, other, "test") for one, other in zip(*sessions)]
-                yield load, arm, effect.speedup(*(effect.log_ratios(pair, load) for pair in pairs)) if pairs else None
+                yield load, arm, effect.at_load(pairs, load) if pairs else None
 
 
 def surroundings(old: Mapping, new: Mapping) -> list[str]:

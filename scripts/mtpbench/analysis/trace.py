@@ -23,8 +23,8 @@ def anatomy(trace: Mapping) -> dict:
 
     {"steps", "wall_ms": with the profiler's own cost in it, "gpu_busy_ms": union of all kernels,
      "phases": {phase or "other": {"gpu_ms", "kernels", "host_ms"}}, "kernels": the LARGEST by their time in all steps, as
-     [{"name", "a_step": how many, "us": mean, "as": the same of each form that the kernel was compiled into}]}. A phase is the part of a range's name after its
-    colon; ranges of other names count to the range around them. Raises ValueError with too few steps.
+     [{"name", "a_step": how many, "us": mean, "as": the same of each form that the kernel was compiled into}]}. A phase is
+    the part of a range's name after its colon; ranges of other names count to the range around them. Raises ValueError with too few steps.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     ranges = sorted(

@@ -21,11 +21,13 @@ def run(request: dict, how: dict, say) -> dict:
 
 
 def run_together(shares: list[list[dict]], how: dict, say) -> Iterator[dict]:
-    """Measure sessions of several cells of one `how` on shared engines, a process for each share; yields the replies in order."""
+    """Measure sessions of several cells of one `how` on shared engines, a process for each share; yields the replies in order.
+
+    The caller holds the device.
+    """
     python = _python(how, say)
     shares = [[with_paths({**request, "processes": len(shares)}, how, python, say) for request in share] for share in shares]
-    with device_alone(shares[0][0]["spec"]["device"]["kind"], say):
-        yield from cell.run_together(shares, str(python), log=say, site=how.get("site"))
+    yield from cell.run_together(shares, str(python), log=say, site=how.get("site"))
 
 
 def with_paths(request: dict, how: dict, python: Path, say) -> dict:

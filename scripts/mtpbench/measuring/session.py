@@ -147,7 +147,7 @@ class Session:
             raise Refused("request", f"rounds.half_width needs numpy and scipy in the engine's environment: {error}") from error
 
         def settled(load: int) -> bool:
-            speedup = effect.speedup(effect.log_ratios(self.requests, load))
+            speedup = effect.at_load([self.requests], load)
             return bool(speedup) and speedup["half_width"] is not None and speedup["half_width"] < rounds["half_width"]
 
         return settled
@@ -215,16 +215,17 @@ class Session:
         """What a round runs, in turns: (load, [(arm, wave number, prompts)]).
 
         Interleaved: each wave by one arm and then by the other, and the arm that goes first alternates from wave to
-        wave and from round to round. Blocks: all by one arm, then all by the other: A B, then B A.
+        wave, from round to round and from session to session. Blocks: all by one arm, then all by the other: A B, then B A.
         """
         if self.protocol["order"] == "blocks":
             for arm in _in_order(round_):
                 for load in loads:
                     yield load, [(arm, number, wave) for number, wave in enumerate(self._waves(load))]
         else:
+            turn = round_ + self.request["session"]
             for load in loads:
                 waves = enumerate(self._waves(load))
-                yield load, [(arm, number, wave) for number, wave in waves for arm in _in_order(number + round_)]
+                yield load, [(arm, number, wave) for number, wave in waves for arm in _in_order(turn + number)]
 
     def _turn(self, round_: int, load: int, turn: list[tuple[str, int, list[str]]], to_do: int) -> None:
         """Measure one turn, with a window for each of its arms. to_do: waves from here to the end, as far as planned."""

@@ -112,7 +112,7 @@ class Cell:
         if "e2e_speedup" in parts:
             return "no pair of equal length"
         if "speedup" in parts:
-            return "fewer than two prompts with a pair"
+            return effect.NO_INTERVAL
         if "conditions" in parts:
             return self.summary["hardware"]["conditions"]["reason"] or "this GPU does not report it"
         if parts[-1] == "margin":
@@ -224,10 +224,11 @@ class Comparison(Load):
         return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("none alike")
 
     @cached_property
-    def predicted_half_width(self) -> Figure | Null:
+    def predicted_interval(self) -> tuple:
         """How far off the prediction may be itself: the cells that it is made from are as uncertain as their own speed-ups."""
         widths = [other.half_width for other in self.others]
-        return derived("half_width_of_mean", *widths, format="percent") if widths else Null("none alike")
+        low, high = (derived(end, self.predicted, *widths, format="ratio") for end in ("lower", "upper"))
+        return (low,) if isinstance(low, Null) else (low, " to ", high)
 
     @cached_property
     def others(self) -> list["Comparison"]:
@@ -238,15 +239,16 @@ class Comparison(Load):
     def holds(self) -> str | Null:
         """How near the prediction is to the observed speed-up: within 5 %, else inside its interval, which may be wide, else no
         farther off than both may be together, or not even that."""
-        figures = self.predicted, self.ratio, self.low, self.high, self.half_width, self.predicted_half_width
+        figures = self.predicted, self.ratio, self.low, self.high, self.half_width, self.predicted_interval[-1]
         if missing := next((figure for figure in figures if isinstance(figure, Null)), None):
             return missing
-        predicted, observed, low, high, *widths = (figure.value for figure in figures)
+        predicted, observed, low, high, width, upper = (figure.value for figure in figures)
         if abs(predicted / observed - 1) <= 0.05:
             return "within 5 %"
         if low <= predicted <= high:
             return "in the interval"
-        return "in both together" if abs(math.log(predicted / observed)) <= math.hypot(*map(math.log1p, widths)) else "no"
+        apart, allowed = abs(math.log(predicted / observed)), math.hypot(math.log1p(width), math.log(upper / predicted))
+        return "within both uncertainties" if apart <= allowed else "no"
 
     @property
     def price(self) -> Figure | Null:

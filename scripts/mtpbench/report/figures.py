@@ -83,7 +83,8 @@ FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
     # from the steps of several cells: base and test of the first, base and test of the second, ...
     "predicted": lambda length, *steps: costmodel.predict(length, fmean(steps[::2]), fmean(steps[1::2])),
-    "half_width_of_mean": costmodel.half_width_of_mean,
+    "lower": lambda ratio, *half_widths: ratio / (1 + costmodel.half_width_of_mean(*half_widths)),
+    "upper": lambda ratio, *half_widths: ratio * (1 + costmodel.half_width_of_mean(*half_widths)),
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
     "larger": max,

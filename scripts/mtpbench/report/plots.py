@@ -337,7 +337,7 @@ DRAWN = {
     ),
     "curves": Plot(curves, "gamma base_ms step_ms break_even group", ["break_even"], height=3.6, panels=2),
     "predicted": Plot(
-        predicted, "predicted observed low high group", ["predicted", "low"],
+        predicted, "predicted observed low high group holds", ["predicted", "low"],
         "No comparison has another cell that drafts alike to be predicted from.", height=4.6,
     ),
 }  # fmt: skip

@@ -72,6 +72,11 @@ def _at_load(item: Comparison) -> tuple:
     return (*_name(item.cell), *several)
 
 
+def _surprise(item: Comparison) -> int:
+    """Where a comparison stands among predictions: those that miss come first, those without one last."""
+    return 3 if isinstance(item.holds, Null) else {"no": 0, "within both uncertainties": 1}.get(item.holds, 2)
+
+
 def _differences(cell: Cell) -> tuple | str:
     """The first outputs that differ between the arms."""
     clauses = []
@@ -147,17 +152,18 @@ def _plain(study: Study) -> Iterable[Table]:
         "Product reached, TFLOP/s": f"{hardware}/peaks/measured_tflops", "SM clock, MHz": f"{hardware}/conditions/sm_mhz/mean",
         "Hottest, °C": f"{hardware}/conditions/temperature_c/max", "Power, W": f"{hardware}/conditions/power_w/mean",
     }, empty="No valid cell.", fold=True)  # fmt: skip
-    yield _table("curves", "Break-even, predicted and observed", sorted(compared, key=lambda item: item.holds not in ("no", "in both together")), {
+    yield _table("curves", "Break-even, predicted and observed", sorted(compared, key=_surprise), {
         **NAMES, "γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
         "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
-        "Acceptance length": attrgetter("acceptance_length"), "Predicted": attrgetter("predicted"), "Its half-width": attrgetter("predicted_half_width"), "Observed": attrgetter("ratio"),
-        "95 % interval": attrgetter("interval"), "Holds": attrgetter("holds"),
+        "Acceptance length": attrgetter("acceptance_length"), "Holds": attrgetter("holds"),
+        "Predicted": attrgetter("predicted"), "Its interval": attrgetter("predicted_interval"), "Observed": attrgetter("ratio"),
+        "95 % interval": attrgetter("interval"),
     }, note=(
         "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
         "Predicted: acceptance length × T base / T step, the step times being the means over up to two other cells that "
-        "draft alike, and its half-width what their own intervals come to. It holds within 5 % of the observed, or in the observed's "
-        "interval, or in both together, where the two differ by no more than both are uncertain: where that is wide, this says "
-        "little. Those outside of the interval come first; all are in metrics/plots/predicted.csv.",
+        "draft alike, with the uncertainty of their own speed-ups. It holds within 5 % of the observed, in the observed's interval, "
+        "or within both uncertainties, where the two differ by no more than they may together: where that is wide, this says "
+        "little. Those that do not, or only so, come first; all are in metrics/plots/predicted.csv.",
     ))  # fmt: skip
     yield _table("losslessness", "Losslessness", [cell for cell in valid if cell.speculative], {
         **CELL, "Prompts": "/summary/losslessness/prompts count", "Identical": "/summary/losslessness/identical count",
