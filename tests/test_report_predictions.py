@@ -41,4 +41,4 @@ def test_how_near_a_prediction_is(tmp_path, step_ms, half_widths, own, word):
 
 def test_a_cell_without_another_that_drafts_alike_is_not_predicted(tmp_path):
     (item,) = cells.load(write(tmp_path, NAMES[:1], prompts=4, rounds=1, tokens=8)).comparisons
-    assert all(isinstance(found, Null) and found.reason == "none alike" for found in (item.predicted, *item.predicted_interval, item.holds))
+    assert all(isinstance(found, Null) and found.reason == "none alike" for found in (item.predicted, item.predicted_spread, item.holds))

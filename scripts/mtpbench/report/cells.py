@@ -224,11 +224,10 @@ class Comparison(Load):
         return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("none alike")
 
     @cached_property
-    def predicted_interval(self) -> tuple:
-        """How far off the prediction may be itself: the cells that it is made from are as uncertain as their own speed-ups."""
+    def predicted_spread(self) -> Figure | Null:
+        """The factor by which the prediction may be off itself: the cells that it is made from are as uncertain as their speed-ups."""
         widths = [other.half_width for other in self.others]
-        low, high = (derived(end, self.predicted, *widths, format="ratio") for end in ("lower", "upper"))
-        return (low,) if isinstance(low, Null) else (low, " to ", high)
+        return derived("spread_of_mean", *widths, format="ratio") if widths else Null("none alike")
 
     @cached_property
     def others(self) -> list["Comparison"]:
@@ -239,15 +238,15 @@ class Comparison(Load):
     def holds(self) -> str | Null:
         """How near the prediction is to the observed speed-up: within 5 %, else inside its interval, which may be wide, else no
         farther off than both may be together, or not even that."""
-        figures = self.predicted, self.ratio, self.low, self.high, self.half_width, self.predicted_interval[-1]
+        figures = self.predicted, self.ratio, self.low, self.high, self.half_width, self.predicted_spread
         if missing := next((figure for figure in figures if isinstance(figure, Null)), None):
             return missing
-        predicted, observed, low, high, width, upper = (figure.value for figure in figures)
+        predicted, observed, low, high, width, spread = (figure.value for figure in figures)
         if abs(predicted / observed - 1) <= 0.05:
             return "within 5 %"
         if low <= predicted <= high:
             return "in the interval"
-        apart, allowed = abs(math.log(predicted / observed)), math.hypot(math.log1p(width), math.log(upper / predicted))
+        apart, allowed = abs(math.log(predicted / observed)), math.hypot(math.log1p(width), math.log(spread))
         return "within both uncertainties" if apart <= allowed else "no"
 
     @property

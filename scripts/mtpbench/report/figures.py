@@ -83,8 +83,7 @@ FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
     # from the steps of several cells: base and test of the first, base and test of the second, ...
     "predicted": lambda length, *steps: costmodel.predict(length, fmean(steps[::2]), fmean(steps[1::2])),
-    "lower": lambda ratio, *half_widths: ratio / (1 + costmodel.half_width_of_mean(*half_widths)),
-    "upper": lambda ratio, *half_widths: ratio * (1 + costmodel.half_width_of_mean(*half_widths)),
+    "spread_of_mean": lambda *half_widths: 1 + costmodel.half_width_of_mean(*half_widths),
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
     "larger": max,

@@ -156,12 +156,12 @@ def _plain(study: Study) -> Iterable[Table]:
         **NAMES, "γ": lambda item: item.cell.figure("/spec/mode/num_speculative_tokens", "count"),
         "T base, ms": attrgetter("base_ms"), "T step, ms": attrgetter("step_ms"), "Break-even length": attrgetter("break_even"),
         "Acceptance length": attrgetter("acceptance_length"), "Holds": attrgetter("holds"),
-        "Predicted": attrgetter("predicted"), "Its interval": attrgetter("predicted_interval"), "Observed": attrgetter("ratio"),
+        "Predicted": attrgetter("predicted"), "give or take": attrgetter("predicted_spread"), "Observed": attrgetter("ratio"),
         "95 % interval": attrgetter("interval"),
     }, note=(
         "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
         "Predicted: acceptance length × T base / T step, the step times being the means over up to two other cells that "
-        "draft alike, with the uncertainty of their own speed-ups. It holds within 5 % of the observed, in the observed's interval, "
+        "draft alike; give or take that factor, by which their own speed-ups are uncertain. It holds within 5 % of the observed, in the observed's interval, "
         "or within both uncertainties, where the two differ by no more than they may together: where that is wide, this says "
         "little. Those that do not, or only so, come first; all are in metrics/plots/predicted.csv.",
     ))  # fmt: skip
