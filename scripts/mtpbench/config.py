@@ -151,4 +151,4 @@ def _one_line(error) -> str:
         return f"{place}: '{error.instance}' is not valid; {nearest(str(error.instance), map(str, error.validator_value))}"
     if error.validator in ("oneOf", "anyOf"):
         return f"{place}: {error.instance!r} is not {error.schema.get('description', 'one of its documented forms')}"
-    return f"{place}: {error.message}"
+    return f"{place}: {error.message}; config/README.md says what belongs there"

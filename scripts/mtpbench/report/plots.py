@@ -65,8 +65,8 @@ VALUES: dict[str, Callable] = {
     **{name: lambda arm, share=share: arm.step(arm.what, share) for name, share in PERCENTILES.items()},
     **{f"{arm}_tok_s": lambda item, arm=arm: item.figure(f"arms/{arm}/mean_request_tok_s") for arm in ARMS},
     **{f"{arm}_dollars_per_million": lambda item, arm=arm: item.cost(arm) for arm in ARMS},
-    "observed": attrgetter("ratio"), "prompts": attrgetter("cell.prompts"), "engine": attrgetter("cell.engine"),
-    "line": label, "named": _named,
+    "observed": attrgetter("ratio"), "holds": lambda item: getattr(item.holds, "reason", item.holds),
+    "prompts": attrgetter("cell.prompts"), "engine": attrgetter("cell.engine"), "line": label, "named": _named,
 }  # fmt: skip
 
 
