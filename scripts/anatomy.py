@@ -107,12 +107,11 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> Iterator[dict]:
         plain.llm_engine.engine_core.shutdown()
     yield found
     found["starts"] = []
-    for name in starts:
-        folder = f"{len(found['starts'])}"
+    for number, name in enumerate(starts):
         with unittest.mock.patch.dict(os.environ):  # one start's variables are not the next one's
-            engine, prompts = loaded(request, STARTS[name] | profiled(folder))
+            engine, prompts = loaded(request, STARTS[name] | profiled(str(number)))
             steps = [_steps(engine, prompts[:3], tokens) for _ in range(TURNS)]
-            found["starts"].append({"start": name, "steps": steps, "trace": traced(engine, folder)})
+            found["starts"].append({"start": name, "steps": steps, "trace": traced(engine, str(number))})
         yield found
 
 

@@ -20,6 +20,7 @@ from mtpbench.analysis.aggregate import recompute
 from mtpbench.errors import UserError
 
 ARCHIVE = Path("metrics/archive")
+INTERRUPTED = "[mtpbench] interrupted | finished sessions are kept; the same command goes on from there"
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
         except KeyboardInterrupt:
-            say("[mtpbench] interrupted | finished sessions are kept; the same command goes on from there")
+            say(INTERRUPTED)
             sys.exit(130)
 
 

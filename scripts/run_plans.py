@@ -4,8 +4,9 @@
     python scripts/run_plans.py run PLANS.json [--minutes M] [--sittings N] [--beside K]      there
 
 Cells that agree in engine, model and device are measured in one process, on engines that they share; the sessions of a
-cell run in different processes, K of which load their engines side by side and then measure in turns. A session is kept as soon as it is there, and a cell whose sessions are complete gets its
-result.json, so a sitting that is cut off loses nothing that was finished, and the next one goes on from there.
+cell run in different processes, K of which load their engines side by side and then measure in turns. A session is kept
+as soon as it is there, and a cell whose sessions are complete gets its result.json, so a sitting that is cut off loses
+nothing that was finished, and the next one goes on from there.
 """
 
 import argparse
@@ -14,14 +15,12 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import measure
 from mtpbench import backends, results, sessions
 from mtpbench.backends import local
 from mtpbench.errors import UserError
-
 
 PLANNED = {"cell", "spec", "fingerprint", "prompts", "how"}
 
@@ -51,7 +50,7 @@ def main() -> None:
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print("[mtpbench] interrupted | finished sessions are kept; the same command goes on from there", file=sys.stderr)
+        print(measure.INTERRUPTED, file=sys.stderr)
         sys.exit(130)
 
 
@@ -94,20 +93,18 @@ def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1)
 
     A cell of which a session failed is not tried again; those cells are returned.
     """
-    failed: list[str] = []
+    failed: set[str] = set()
     for _ in range(sittings):
         lacking = [plan for plan in plans if plan["cell"] not in failed and _lacking(plan)]
         for group in _alike(lacking):
             with local.device_alone(group[0]["spec"]["device"]["kind"], say):
-                outcomes = list(_measured(group, beside, deadline, say))  # the sessions first: results can be made of them later, anywhere
-            for plan, done in outcomes:
-                if not done:
-                    failed.append(plan["cell"])
-                elif not _lacking(plan):
+                failed |= _failures(group, beside, deadline, say)
+            for plan in group:  # after the sessions: results can be made of them later, anywhere
+                if plan["cell"] not in failed and not _lacking(plan):
                     measure.measure(plan, results.path_of(plan["cell"]), say)
         if not lacking or time.monotonic() > deadline:
             break
-    return sorted(set(failed))
+    return sorted(failed)
 
 
 def _alike(plans: list[dict]) -> list[list[dict]]:
@@ -119,28 +116,30 @@ def _alike(plans: list[dict]) -> list[list[dict]]:
     return list(groups.values())
 
 
-def _measured(group: list[dict], beside: int, deadline: float, say) -> Iterator[tuple[dict, bool]]:
-    """Measure and keep the next sessions of each plan of a group; yields each plan, and whether its session succeeded."""
+def _failures(group: list[dict], beside: int, deadline: float, say) -> set[str]:
+    """Measure and keep the next sessions of each plan of a group; the cells of which one failed."""
+    failed: set[str] = set()
     if time.monotonic() > deadline:
-        return say(f"[mtpbench] time is up | {len(group)} cells not begun")
+        say(f"[mtpbench] time is up | {len(group)} cells not begun")
+        return failed
     # Asked for now, with the device in hand: who held it before may have measured some of them.
-    shares = [[(plan, _lacking(plan)[at]) for plan in group if len(_lacking(plan)) > at] for at in range(beside)]
-    requests = [[measure.request_of(plan, index) for plan, index in share] for share in shares if share]
-    asked = [*zip(itertools.chain(*shares), itertools.chain(*requests))]
-    if not asked:
-        return
-    began = time.monotonic()
-    replies = local.run_together(requests, group[0]["how"], say)
-    for number, (((plan, index), request), reply) in enumerate(zip(asked, replies), start=1):
-        if done := backends.checked(request, reply)["status"] == "ok":
-            measure.keep(plan, index, reply, began)
+    lacking = [(plan, _lacking(plan)) for plan in group]
+    shares = [[(plan, measure.request_of(plan, indices[at])) for plan, indices in lacking if len(indices) > at] for at in range(beside)]
+    asked, began = [*itertools.chain(*shares)], time.monotonic()
+    requests = [[request for _, request in share] for share in shares if share]
+    replies = local.run_together(requests, group[0]["how"], say) if asked else ()
+    for number, ((plan, request), reply) in enumerate(zip(asked, replies), start=1):
+        if backends.checked(request, reply)["status"] == "ok":
+            measure.keep(plan, request["session"], reply, began)
         else:
+            failed.add(plan["cell"])
             say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
-        yield plan, done
-        say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {index} | {time.monotonic() - began:.0f} s")
+        say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {request['session']} | {time.monotonic() - began:.0f} s")
         if time.monotonic() > deadline:
-            return say(f"[mtpbench] time is up | {len(asked) - number} sessions left out")
+            say(f"[mtpbench] time is up | {len(asked) - number} sessions left out")
+            break
         began = time.monotonic()
+    return failed
 
 
 def _lacking(plan: dict) -> list[int]:

@@ -80,8 +80,8 @@ def test_two_sittings_on_shared_engines_make_whole_results(plans):
 def test_two_sessions_whose_engines_load_side_by_side_make_whole_results(plans):
     said = []
     run_plans.run(plans[:2], time.monotonic() + 900, 1, said.append, beside=2)
-    loads, turns = ([at for at, line in enumerate(said) if word in line] for word in ("load |", "measure"))
-    assert len(loads) == 2 * 3 and max(loads) < min(turns), "control, a second baseline and one drafting engine in each process"
+    loads, turns = ([at for at, line in enumerate(said) if word in line] for word in ("load |", "[mtpbench] device"))
+    assert len(loads) == 2 * 3 and len(turns) == 2 * 2 and max(loads) < min(turns), "control, a second baseline and one drafting engine in each process"
     for plan in plans[:2]:
         result = results.read(results.path_of(plan["cell"]))
         assert result["summary"]["valid"] and [s["index"] for s in result["sessions"]] == [0, 1]

@@ -107,14 +107,15 @@ def _check_references(config: dict, name: str) -> None:
         protocol = engine_on({"gpu": gpu, "engine": engine, "mode": mode}, config)["protocol"]
         rounds, null = protocol["rounds"], config["gpus"][gpu]["engines"].get(engine, {}).get("null_protocol", {})
         if rounds["min"] > rounds["max"]:
-            of_null = " (null_protocol among them)" if "rounds" in null else ""
-            place = f"protocol.rounds, as laid over each other{of_null} for gpus.{gpu} with engines.{engine} and modes.{mode}"
+            among = " (null_protocol among them)" if "rounds" in null else ""
+            place = f"protocol.rounds, as laid over each other{among} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
-        least = {"sessions": null.get("sessions"), "rounds.min": null.get("rounds", {}).get("min")}
-        for key, of_cell in (("sessions", protocol["sessions"]), ("rounds.min", rounds["min"])):
-            if config["modes"][mode]["method"] != "none" and (least[key] or of_cell) < of_cell:
+        of_null = {"sessions": null.get("sessions"), "rounds.min": null.get("rounds", {}).get("min")}
+        of_cell = {"sessions": protocol["sessions"], "rounds.min": rounds["min"]}
+        for key, number in of_null.items():
+            if config["modes"][mode]["method"] != "none" and number is not None and number < of_cell[key]:
                 place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
-                raise UserError(f"{name}: {place}: {least[key]} is fewer than the {of_cell} of modes.{mode}, which would have no floor; raise it")
+                raise UserError(f"{name}: {place}: {number} is fewer than the {of_cell[key]} of modes.{mode}, which would have no floor; raise it")
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)

@@ -47,15 +47,15 @@ def percentiles(values: np.ndarray, scale: float = 1.0) -> dict | None:
 def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Mapping) -> dict:
     gamma = spec["mode"].get("num_speculative_tokens")
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
-    requests = [session["requests"] for session in sessions]
+    ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
     e2e = lambda record: record["times"][-1] - record["submit"] if record["times"] else None  # noqa: E731
     equal = [[record for pair in pairs(session["requests"]).values() if not unequal(pair) for record in pair] for session in sessions]
     load = {
         "concurrency": concurrency,
         "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak) for arm in ARMS},
-        "speedup": effect.at_load(requests, concurrency),
+        "speedup": effect.speedup(*ratios, together=effect.waves(sessions[0]["requests"], concurrency)),
         "e2e_speedup": effect.at_load(equal, concurrency, e2e),
-        "prompts": _prompts(spec, sessions, batches, [effect.log_ratios(each, concurrency) for each in requests], gamma),
+        "prompts": _prompts(spec, sessions, batches, ratios, gamma),
         "acceptance_by_category": None,
     }
     if gamma:

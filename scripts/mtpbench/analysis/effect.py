@@ -54,12 +54,14 @@ def speedup(*sessions: Mapping[str, Sequence[float]], together: Mapping[str, int
     session count, so that prompts and sessions are crossed. None without such a prompt; the interval is None with one.
 
     One session: t on the prompts' means, or on those of the waves where `together` says which prompts ran in one: they
-    share what disturbed it, and one wave tells nothing of that. More sessions see it, so there prompts count. The two-way random-effects analysis of variance, where the variance of
-    the grand mean is (MS_sessions + MS_prompts - MS_residual) / (prompts * sessions). The part of the sessions and the
-    part that the prompts add have few and different degrees of freedom, so each is widened by its own t quantile and
-    the squares are added (Howe 1974, JASA 69:789, for the sum of two means). docs/validity.md has its coverage.
+    share what disturbed it, and one wave tells nothing of that. More sessions see it, so there prompts count: the two-way
+    random-effects analysis of variance, where the variance of the grand mean is
+    (MS_sessions + MS_prompts - MS_residual) / (prompts * sessions). The part of the sessions and the part that the prompts
+    add have few and different degrees of freedom, so each is widened by its own t quantile and the squares are added
+    (Howe 1974, JASA 69:789, for the sum of two means). docs/validity.md has its coverage.
 
-    `half_width` h: the interval is ratio / (1 + h) to ratio * (1 + h). `sign_test_p`: two-sided, over prompts, or over waves where `together` is given.
+    `half_width` h: the interval is ratio / (1 + h) to ratio * (1 + h). `sign_test_p`: two-sided, over
+    prompts, or over waves where `together` is given.
     """
     prompts = sorted(set.intersection(*(set(session) for session in sessions)))
     if not prompts:

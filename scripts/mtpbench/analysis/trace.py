@@ -40,6 +40,7 @@ def anatomy(trace: Mapping) -> dict:
         for event in events
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
     }
+    inner = range(EDGES, len(starts) - EDGES)
     step_at = lambda time: bisect.bisect_right(starts, time) - 1  # noqa: E731
     totals = defaultdict(float)  # of (step, phase, what)
     busy, by_name = defaultdict(list), defaultdict(lambda: defaultdict(list))  # durations by kernel and form
@@ -52,10 +53,9 @@ def anatomy(trace: Mapping) -> dict:
             totals[step, phase, "gpu_ms"] += event["dur"] / 1e3
             totals[step, phase, "kernels"] += 1
             busy[step].append((event["ts"], event["ts"] + event["dur"]))
-            if EDGES <= step < len(starts) - EDGES:
+            if step in inner:
                 form = {key: event["args"][key] for key in FORM if key in event["args"]}
                 by_name[event["name"]][json.dumps(form)].append(event["dur"])
-    inner = range(EDGES, len(starts) - EDGES)
     all_of = {name: list(itertools.chain(*forms.values())) for name, forms in by_name.items()}
     largest = sorted(all_of, key=lambda name: -sum(all_of[name]))[:LARGEST]
     of = lambda durations: {"a_step": round(len(durations) / len(inner), 2), "us": round(statistics.fmean(durations), 3)}  # noqa: E731
