@@ -15,6 +15,7 @@ import pytest
 from mtpbench import cell
 
 REQUEST = json.dumps({"nonce": "n-1", "fingerprint": "f-1"})
+SHARES = [[{"nonce": f"n-{share}{at}", "fingerprint": "f"} for at in range(2)] for share in range(3)]
 SCRIPTS = Path(cell.__file__).resolve().parents[1]
 
 
@@ -87,6 +88,47 @@ def test_an_engine_error_of_the_child_gets_the_last_lines_of_its_stderr(interpre
     assert reply["error"]["kind"] == "memory" and reply["error"]["message"] == "RuntimeError: see above"
     tail = reply["error"]["tail"].splitlines()
     assert len(tail) == cell.TAIL_LINES and tail[0] == f"line {101 - cell.TAIL_LINES}"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_lines_that_are_still_being_logged_when_the_error_is_there(interpreter, together):
+    """Each session's error holds what was said before it, the line without an end too, and nothing that came later."""
+    python = interpreter(f"""
+        if {together}:
+            print(json.dumps({{"status": "loaded"}}), flush=True)
+            os.read(int(sys.argv[-1]), 1)
+        for number in range({2 if together else 1}):
+            for line in range(40): print("session", number, "line", line, file=sys.stderr)
+            sys.stderr.write(["ValueError: No available memory for the cache blocks.", "a crash"][number])
+            sys.stderr.flush()
+            print(json.dumps({{"status": "error", "error": {{"kind": "engine", "message": "see above", "tail": ""}}}}), flush=True)
+            time.sleep(1.5)
+        time.sleep(600)  # such a child ends when it is told to
+    """)
+    lines: list[str] = []
+
+    def slow(line: str) -> None:
+        time.sleep(0.02)
+        lines.append(line)
+
+    if together:
+        errors = [reply["error"] for reply in cell.run_together(SHARES[:1], python, log=slow)]
+    else:
+        errors = [json.loads(cell.run(REQUEST, python, log=slow))["error"]]
+    assert [error["kind"] for error in errors] == ["memory", "engine"][: len(errors)]
+    for number, error in enumerate(errors):
+        assert error["tail"].splitlines()[-2] == f"session {number} line 39" and len(error["tail"].splitlines()) == cell.TAIL_LINES
+    assert cell.MARK not in "".join(lines)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("reply", ["", '{"status": "error", "error": {"kind": "engine", "message": "x", "tail": ""}}'])
+def test_a_log_that_fails_leaves_the_reply(interpreter, reply):
+    def broken(line: str) -> None:
+        raise BrokenPipeError
+
+    python = interpreter(f"print('a line', file=sys.stderr, flush=True); time.sleep(0.5); print({reply!r})")
+    assert json.loads(cell.run(REQUEST, python, log=broken))["status"] == "error"
 
 
 def test_an_interpreter_that_is_not_there(tmp_path):
@@ -210,9 +252,6 @@ def test_what_an_engine_prints_never_reaches_the_reply(tmp_path):
     assert reply["error"]["kind"] == "engine" and reply["error"]["message"] == "RuntimeError: broken"
     assert {"chatter 1", "chatter 2", "chatter 3"} <= set(lines)
     assert "RuntimeError: broken" in reply["error"]["tail"]
-
-
-SHARES = [[{"nonce": f"n-{share}{at}", "fingerprint": "f"} for at in range(2)] for share in range(3)]
 
 
 def test_processes_load_side_by_side_and_measure_one_after_another(interpreter, tmp_path):

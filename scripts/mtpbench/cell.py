@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TAIL_LINES = 30
+MARK = "\x04"  # what the caller writes behind the last line of a child to learn that it has read up to there
 # The caller's settings of Python, the engines and the thread libraries must not reach a measurement unseen.
 FOREIGN = ("PYTHON", "VLLM_", "TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "KMP_", "GOMP_")
 OUT_OF_MEMORY = re.compile(
@@ -70,24 +71,25 @@ class _Child:
         self.timeout, self.late, self.failure = timeout, threading.Event(), ""
         self.process: subprocess.Popen | None = None
         turn, self.turn = os.pipe()
+        said, self.said = os.pipe()
         with tempfile.TemporaryFile() as stdin:
             stdin.write(sent.encode())
             stdin.seek(0)
             try:
                 self.process = subprocess.Popen(
                     [python, "-P", "-m", "mtpbench.measuring", *([str(turn)] if held else [])],
-                    stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[turn] if held else [],
+                    stdin=stdin, stdout=subprocess.PIPE, stderr=self.said, pass_fds=[turn] if held else [],
                     env=environment(site), start_new_session=True, text=True, errors="replace",
                 )  # fmt: skip
             except OSError as error:
                 self.failure = f"cannot start {python}: {error.strerror}"
         os.close(turn)
         self.timer = threading.Timer(timeout or 0, lambda: (self.late.set(), self._stop()))
-        if self.process:
-            self.reader = threading.Thread(target=_follow, args=(self.process.stderr, log, self.tail), daemon=True)
-            self.reader.start()
-            if timeout:
-                self.timer.start()
+        self.read_to_mark = threading.Event()
+        self.reader = threading.Thread(target=self._follow, args=(said, log), daemon=True)
+        self.reader.start()
+        if self.process and timeout:
+            self.timer.start()
 
     def __enter__(self) -> "_Child":
         return self
@@ -100,7 +102,8 @@ class _Child:
         self.turn = None
         if self.process:
             self._stop()
-            self.reader.join(5)
+        os.close(self.said)
+        self.reader.join(5)
 
     def wait_until_loaded(self) -> None:
         """Until the engines of a held child are loaded; what went wrong with one is told by the replies."""
@@ -120,10 +123,27 @@ class _Child:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
-            self.reader.join(5)  # what it said last may tell why
+        self._read_all()  # what it said last may tell why it failed
         if self.late.is_set():
             return _error(request, f"no reply within {self.timeout:g} s; stopped", self.tail)
         return _checked(request, line, self.process.returncode or 0, self.tail)
+
+    def _follow(self, said: int, log: Callable[[str], object]) -> None:
+        with open(said, errors="replace") as stream:
+            for line in stream:
+                line, mark, _ = line.rstrip().partition(MARK)
+                if line or not mark:
+                    self.tail.append(line)
+                    log(line)
+                if mark:
+                    self.read_to_mark.set()
+
+    def _read_all(self) -> None:
+        """Until the lines that were written up to now are in the tail: those of stderr do not come with those of stdout."""
+        self.read_to_mark.clear()
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more, since a line could not be logged
+            os.write(self.said, f"{MARK}\n".encode())
+            self.read_to_mark.wait(5)
 
     def _stop(self) -> None:
         for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
@@ -142,13 +162,6 @@ def environment(site: str | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     here = str(Path(__file__).resolve().parent.parent)
     return {**kept, "PYTHONPATH": os.pathsep.join([here, site] if site else [here])}
-
-
-def _follow(stream, log: Callable[[str], object], tail: collections.deque) -> None:
-    for line in stream:
-        line = line.rstrip()
-        tail.append(line)
-        log(line)
 
 
 def _checked(request_json: str, output: str, returncode: int, tail: collections.deque) -> str:
