@@ -99,9 +99,10 @@ def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1)
         for group in _alike(lacking):
             with local.device_alone(group[0]["spec"]["device"]["kind"], say):
                 failed |= _failures(group, beside, deadline, say)
-            for plan in group:  # after the sessions: results can be made of them later, anywhere
-                if plan["cell"] not in failed and not _lacking(plan):
-                    measure.measure(plan, results.path_of(plan["cell"]), say)
+        for plan in plans:  # after the sessions, whoever measured them: results can be made of them later, anywhere
+            made = results.recorded(results.path_of(plan["cell"])) == plan["fingerprint"]
+            if plan["cell"] not in failed and not made and not _lacking(plan):
+                measure.measure(plan, results.path_of(plan["cell"]), say)
         if not lacking or time.monotonic() > deadline:
             break
     return sorted(failed)
@@ -126,8 +127,8 @@ def _failures(group: list[dict], beside: int, deadline: float, say) -> set[str]:
     lacking = [(plan, _lacking(plan)) for plan in group]
     shares = [[(plan, measure.request_of(plan, indices[at])) for plan, indices in lacking if len(indices) > at] for at in range(beside)]
     asked, began = [*itertools.chain(*shares)], time.monotonic()
-    requests = [[request for _, request in share] for share in shares if share]
-    replies = local.run_together(requests, group[0]["how"], say) if asked else ()
+    requests = [[(request, plan["how"]) for plan, request in share] for share in shares if share]
+    replies = local.run_together(requests, say) if asked else ()
     for number, ((plan, request), reply) in enumerate(zip(asked, replies), start=1):
         if backends.checked(request, reply)["status"] == "ok":
             measure.keep(plan, request["session"], reply, began)

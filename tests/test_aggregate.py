@@ -141,6 +141,29 @@ def test_categories_pool_acceptance():
     assert sum(each["accepted"] for each in pooled.values()) == load["arms"]["test"]["acceptance"]["accepted"]
 
 
+@pytest.mark.parametrize("mode", ["mtp", "ngram"])
+def test_acceptance_of_some_requests_where_the_engine_tells_sums_alone(mode):
+    """Of several requests at a time: whole steps show it where each has a draft, and nothing does where some have none."""
+    made = result(f"h100_vllm_code_{mode}", prompts=24, tokens=200, rounds=1, concurrency=(1, 8))
+    alone, together = recompute(made)["loads"]
+    assert together["arms"]["test"]["acceptance"]["length"] == alone["arms"]["test"]["acceptance"]["length"]
+    for category, found in together["acceptance_by_category"].items():
+        expected = alone["acceptance_by_category"][category]
+        assert found is None if mode == "ngram" else found["length"] == pytest.approx(expected["length"], rel=0.02)
+    assert {prompt["acceptance_length"] is None for prompt in together["prompts"]} == {mode == "ngram"}
+
+
+def test_a_session_with_more_rounds_has_one_voice_in_the_ratio_of_a_prompt():
+    made = result("cpu_vllm_code_baseline", sessions=2, rounds=1)
+    for session, (slower, repeats) in zip(made["sessions"], ((1.0, 1), (2.0, 3))):
+        session["requests"] = [
+            {**each, "repeat": repeat, "times": [each["submit"] + (t - each["submit"]) * (slower if each["arm"] == "control" else 1.0) for t in each["times"]]}
+            for each in session["requests"] for repeat in range(repeats)
+        ]  # fmt: skip
+    load = recompute(made)["loads"][0]
+    assert np.exp(np.mean(np.log([prompt["ratio"] for prompt in load["prompts"]]))) == pytest.approx(load["speedup"]["ratio"])
+
+
 def test_malformed_records_make_an_invalid_summary_and_no_numbers():
     made = result()
     requests(made)[3]["counts"][0] += 1

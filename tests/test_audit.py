@@ -77,8 +77,8 @@ def test_a_summary_edited_by_hand_and_sealed_again(root):
 
 
 def test_a_gate_turned_by_hand(root):
-    edit(root, CELLS[1], lambda made: made["summary"]["gates"][3].update(passed=False))
-    assert "/summary/gates/3/passed is False where the records give True" in found(root)
+    edit(root, CELLS[1], lambda made: made["summary"]["gates"][0].update(passed=False))
+    assert "/summary/gates/0/passed is False where the records give True" in found(root)
 
 
 def test_a_truncated_file(root):
@@ -126,6 +126,19 @@ def test_a_changed_digit_in_the_table_of_cells(root):
 def test_a_row_of_no_result(root):
     replace(root / "metrics/cells.csv", CELLS[1], "h100_vllm_code_mtp")
     assert "no result has h100_vllm_code_mtp" in found(root)
+
+
+def test_a_row_that_is_gone(root):
+    path = root / "metrics/cells.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert "cells.csv: lacks the row of" in found(root)
+
+
+def test_a_column_that_is_gone(root):
+    path = root / "metrics/cells.csv"
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    path.write_text("\n".join(",".join(row[:-1]) for row in rows))
+    assert f"cells.csv: column {rows[0][-1]} is missing here or in the results" in found(root)
 
 
 def test_a_figure_that_leads_nowhere(root):

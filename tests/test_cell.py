@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -313,3 +314,20 @@ def test_no_process_stays_where_the_replies_are_not_all_asked_for(interpreter, t
 def test_together_without_an_interpreter_is_an_error_for_each():
     replies = list(cell.run_together(SHARES[:2], "/no/such/python", log=lambda line: None))
     assert [reply["status"] for reply in replies] == ["error"] * 4 and "cannot start" in replies[0]["error"]["message"]
+
+
+def test_a_record_that_is_no_json_costs_no_other_session(tmp_path):
+    """A NaN in one of two sessions: its reply is an error, and the second comes as it is."""
+    package = tmp_path / "fake" / "mtpbench" / "measuring"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package.parent / "__init__.py").write_text("")
+    shutil.copy(SCRIPTS / "mtpbench/measuring/__main__.py", package)
+    (package / "together.py").write_text(
+        "def answers(requests, turn):\n    yield {'nonce': 1, 'status': 'ok', 'session': {'t': float('nan')}}\n"
+        "    yield {'nonce': 2, 'status': 'ok', 'session': {}}\n"
+    )
+    command = [sys.executable, "-P", "-m", "mtpbench.measuring", "0"]
+    done = subprocess.run(command, input="[{}]", env={"PYTHONPATH": str(tmp_path / "fake")}, capture_output=True, text=True)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["nonce"], first["status"], second["status"]) == (1, "error", "ok") and "no JSON" in first["error"]["message"]

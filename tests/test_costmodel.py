@@ -42,6 +42,28 @@ def test_acceptance_measured_elsewhere_predicts_another_machine():
     assert costmodel.predict(elsewhere, *steps) == pytest.approx(1.3, rel=0.05)
 
 
+@pytest.mark.parametrize("tokens", [24, 48, 128])
+@pytest.mark.parametrize("drafting", [1, 5])
+def test_outputs_that_end_within_a_step_and_steps_without_a_draft(tokens, drafting):
+    """Equal step times, so a cell must predict itself: the acceptance length would say up to 5 % more at 24 ids, and twice as much
+    and more where one step in five drafts, as with prompt lookup."""
+    made = result("cpu_transformers_code_ngram", prompts=40, tokens=tokens, truth=Truth(ratio=1.0, noise=1e-9))
+    for each in (each for each in made["sessions"][0]["requests"] if each["arm"] == "test"):
+        step, accepted, left = each["times"][1] - each["times"][0], [], tokens - 1
+        while left:
+            offered = 4 if len(accepted) % drafting == 0 else 0
+            accepted.append(min(3, offered))
+            left -= min(accepted[-1] + 1, left)
+        each["accepted"], each["offered"] = accepted, [4 if a else 0 for a in accepted]
+        each["counts"] = [1, *(a + 1 for a in accepted)]
+        each["counts"][-1] -= sum(each["counts"]) - tokens
+        each["times"] = (each["times"][0] + step * np.arange(len(each["counts"]))).tolist()
+        each["counters"] = {"drafts": sum(map(bool, accepted)), "drafted": sum(each["offered"]), "accepted": sum(accepted)}
+    found = recompute(made)["loads"][0]
+    assert found["cost_model"]["predicted"] == pytest.approx(found["cost_model"]["observed"], rel=1e-3)
+    assert found["arms"]["test"]["acceptance"]["length"] == 4
+
+
 def test_a_null_cell_has_no_cost_model():
     assert recompute(result("cpu_vllm_code_baseline"))["loads"][0]["cost_model"] is None
 

@@ -9,6 +9,7 @@ from making import gate, requests, result
 
 from mtpbench.analysis import gates
 from mtpbench.analysis.aggregate import recompute
+from mtpbench.simulate import Truth
 
 
 def fails(made, name) -> str:
@@ -27,7 +28,8 @@ def test_a_good_cell_passes_every_gate_that_applies(cell):
     assert [each["name"] for each in found] == list(gates.GATES)
     assert all(each["passed"] is not False and each["seen"] for each in found)
     not_applied = {each["name"] for each in found if each["passed"] is None}
-    assert not_applied == ({"no_throttling"} if cell.startswith("cpu") else set()) | ({"token_sources"} if "baseline" in cell else set())
+    expected = {"no_throttling": cell.startswith("cpu"), "token_sources": "baseline" in cell, "concurrency": True}
+    assert not_applied == {name for name, holds in expected.items() if holds}
 
 
 @pytest.mark.parametrize(
@@ -85,17 +87,15 @@ def test_case_3_no_draft_at_all():
     for each in made["sessions"][0]["windows"]:
         each["open"]["counters"] = each["close"]["counters"] = {"drafts": 7, "drafted": 28, "accepted": 9}
     summary = recompute(made)
-    assert "speculation: concurrency 1: speculation not active in the test arm" in summary["reasons"]
+    assert "speculation: session 0, concurrency 1: speculation not active in the test arm" in summary["reasons"]
     assert summary["loads"][0]["arms"]["test"]["acceptance"] is None
 
 
 def test_case_3_drafts_and_none_accepted():
-    from mtpbench.simulate import Truth
-
     made = result(truth=Truth(alpha=0.0))
     summary = recompute(made)
     assert summary["valid"]
-    assert summary["warnings"] == ["speculation: concurrency 1: 1512 drafts and none accepted"]
+    assert summary["warnings"] == ["speculation: session 0, concurrency 1: 1512 drafts and none accepted"]
     accepted = summary["loads"][0]["arms"]["test"]["acceptance"]
     assert (accepted["length"], accepted["rate"], accepted["accepted"]) == (1, 0, 0)
 
@@ -107,7 +107,47 @@ def test_speculation_where_there_should_be_none(arm):
     for each in made["sessions"][0]["windows"]:
         if each["arm"] == arm:
             each.update(open=opened, close=closed)
-    assert fails(made, "speculation") == f"concurrency 1: speculation active in the {arm} arm"
+    assert fails(made, "speculation") == f"session 0, concurrency 1: speculation active in the {arm} arm"
+
+
+@pytest.mark.parametrize("session", [0, 1])
+@pytest.mark.parametrize("load", [1, 4])
+def test_speculation_that_one_session_or_load_lacks(session, load):
+    made = result("h100_vllm_code_mtp", sessions=2, concurrency=(1, 4))
+    for each in made["sessions"][session]["windows"]:
+        if (each["arm"], each["concurrency"]) == ("test", load):
+            each["close"]["counters"] = each["open"]["counters"]
+    assert f"session {session}, concurrency {load}: speculation not active in the test arm" in gate(made, "speculation")["seen"]
+    assert gate(made, "speculation")["passed"] is False
+
+
+def test_a_load_without_an_accepted_draft_hides_no_speculation_of_the_control():
+    made = result("h100_vllm_code_mtp", concurrency=(1, 4), truth=Truth(alpha=0.0))
+    for each in made["sessions"][0]["windows"]:
+        if (each["arm"], each["concurrency"]) == ("control", 4):
+            each["open"]["counters"], each["close"]["counters"] = ({"drafts": n, "drafted": n, "accepted": 0} for n in (0, 99))
+    assert fails(made, "speculation") == "session 0, concurrency 4: speculation active in the control arm"
+
+
+def test_requests_that_waited_for_others_to_end():
+    """Seen with vLLM, whose cache held three prompts of eight: the cell said a load that it never ran."""
+    made = result("h100_vllm_code_mtp", concurrency=(1, 4))
+    assert gate(made, "concurrency")["passed"]
+    wave = [each for each in requests(made) if each["concurrency"] == 4 and each["wave"] == 1]
+    wait = wave[0]["times"][-1] - wave[3]["times"][0] + 0.001
+    wave[3]["times"] = [t + wait for t in wave[3]["times"]]
+    assert fails(made, "concurrency") == "session 0, test, concurrency 4: 1 of 4 requests began after another had ended, so they never ran together"
+    for each in wave[:3]:
+        each["finish"] = "stop"
+    assert gate(made, "concurrency")["passed"]
+
+
+def test_requests_that_the_engine_began_again():
+    made = result("h100_vllm_code_mtp", concurrency=(1, 4))
+    for each in made["sessions"][0]["windows"]:
+        if (each["arm"], each["concurrency"]) == ("test", 4):
+            each["open"]["counters"]["preempted"], each["close"]["counters"]["preempted"] = 1, 3
+    assert "the engine stopped 2 request(s) for want of cache" in fails(made, "concurrency")
 
 
 def test_a_control_step_of_two_ids_is_speculation():
@@ -211,6 +251,24 @@ def test_warmed_up(what, delay):
     assert f"session 0, test, concurrency 1: the first {what} is" in fails(made, "warmed_up")
 
 
+@pytest.mark.parametrize(("what", "delay"), [("TTFT", lambda index: 1.0), ("step time", lambda index: 0.05 * index)])
+def test_the_first_run_of_every_prompt_is_cold(what, delay):
+    made = result()
+    for each in requests(made):
+        if each["repeat"] == 0:
+            each["times"] = [t + delay(index) for index, t in enumerate(each["times"])]
+    assert f"session 0, test, concurrency 1: the first {what} of each prompt is" in fails(made, "warmed_up")
+
+
+def test_a_load_of_one_wave_says_that_nothing_came_later():
+    """With repeats within the wave, too: they are no later runs."""
+    made = result("h100_vllm_code_mtp", concurrency=(1, 24), rounds=1)
+    seen = gate(made, "warmed_up")
+    assert seen["passed"] and "concurrency 24: too few waves to tell a cold first one from a hiccup" in seen["seen"]
+    alone = result("h100_vllm_code_mtp", concurrency=(24,), rounds=1)
+    assert gate(alone, "warmed_up")["passed"] is None
+
+
 def test_a_long_first_prompt_is_no_outlier():
     made = result()
     for each in requests(made):
@@ -235,6 +293,24 @@ def test_no_throttling(share, down, passed):
         assert gate(made, "no_throttling")["passed"]
     else:
         assert "thermal (hardware)" in fails(made, "no_throttling")
+
+
+def test_a_clock_that_is_held_low_all_the_while():
+    made = result("h100_vllm_code_mtp")
+    for row in made["sessions"][0]["telemetry"]["rows"]:
+        row[1], row[4] = 600, 0x40
+    seen = gate(made, "no_throttling")
+    assert seen["passed"] and seen["warning"] and "thermal (hardware)" in seen["seen"]
+
+
+def test_a_session_without_samples_hides_no_throttling_of_another():
+    made = result("h100_vllm_code_mtp", sessions=2)
+    made["sessions"][0]["telemetry"] = {"reason": "no sample was taken"}
+    assert gate(made, "no_throttling")["passed"] is None
+    rows = made["sessions"][1]["telemetry"]["rows"]
+    for row in rows[: len(rows) // 2]:
+        row[1] = 1000
+    assert "session 1: SM clock down" in fails(made, "no_throttling")
 
 
 def test_clocks_between_requests_do_not_count():

@@ -60,6 +60,17 @@ def test_a_margin_for_another_place_does_not_count():
     assert compare(made["sessions"], "bfloat16")["mismatch"] == 1
 
 
+@pytest.mark.parametrize("margin", [None, 3.1])
+def test_a_tie_hides_no_mismatch_of_another_repeat(margin):
+    made = differing("h100_vllm_code_mtp", 37, 0.004)
+    other = next(each for each in requests(made) if each["prompt"] == "code-01" and each["repeat"] == 1)
+    other["ids"][2] += 100_000
+    if margin:
+        made["sessions"][0]["losslessness"].append({"prompt": "code-01", "concurrency": 1, "first_difference": 2, "margin": margin})
+    found = compare(made["sessions"], "bfloat16")
+    assert (found["tie"], found["mismatch"], found["differences"][0]["first_difference"]) == (0, 1, 2)
+
+
 def test_an_output_that_goes_on_differs_where_the_other_ended():
     made = result("h100_vllm_code_mtp")
     each = requests(made, "control")[0]

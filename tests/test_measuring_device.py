@@ -20,9 +20,11 @@ def test_cores_are_physical_and_at_most_those_that_the_process_may_use(monkeypat
     text = "\n".join(f"model name\t: Some CPU   @ 2 GHz\nphysical id\t: {p}\ncore id\t: {c}\n" for p, c in threads)
     monkeypatch.setattr(device, "_cpuinfo", lambda: [*text.splitlines(), ""])
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    device.cpu_name.cache_clear()
     assert device.cpu_name() == "Some CPU @ 2 GHz (2 cores)"
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: {0})
-    assert device.physical_cores() == 1
+    assert device.physical_cores() == 1 and device.cpu_name() == "Some CPU @ 2 GHz (2 cores)", "bound or not, it is the same CPU"
+    device.cpu_name.cache_clear()
 
 
 def test_another_cpu_is_refused():

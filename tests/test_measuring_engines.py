@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtpbench import cell
+from mtpbench.analysis import gates
 from mtpbench.measuring.device import cpu_name
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -23,11 +24,11 @@ def measure(root, engine_python):
     lines = (root / "prompts" / "code.jsonl").read_text().splitlines()
     done: dict[str, dict] = {}
 
-    def session(engine: str, mode: dict, prompts: int, target: Path = root / "models/small/target", **protocol) -> dict:
+    def session(engine: str, mode: dict, prompts: int, target: Path = root / "models/small/target", options=None, **protocol) -> dict:
         request = {
             "nonce": "n", "cell": "c", "fingerprint": "f", "session": 0,
             "spec": {
-                "device": {"kind": "cpu", "name": cpu_name()}, "engine": {"implementation": engine, "options": {}},
+                "device": {"kind": "cpu", "name": cpu_name()}, "engine": {"implementation": engine, "options": options or {}},
                 "model": {"target": {}, "drafter": {}, "dtype": "float32"}, "mode": mode,
                 "protocol": {"output_tokens": 64, "ignore_eos": False, "warmup": 1, "concurrency": [1], "order": "interleaved",
                              "rounds": {"min": 1, "max": 1, "half_width": None}, **protocol},
@@ -200,6 +201,15 @@ def test_vllm_in_blocks_at_two_loads(measure):
     assert waves == {0: 3, 1: 3, 2: 3, 3: 3}
     drafts = [w["close"]["counters"]["drafts"] - w["open"]["counters"]["drafts"] for w in session["windows"] if w["arm"] == "test"]
     assert all(drafts) and session["losslessness"] == []
+
+
+@pytest.mark.parametrize(("blocks", "tokens", "what"), [(14, 64, "never ran together"), (36, 150, "for want of cache, and began them again")])
+def test_a_cache_too_small_for_a_wave_is_seen(measure, blocks, tokens, what):
+    """Seen before: three prompts of eight fitted, and the cell was valid at a concurrency that it never had."""
+    options = {"num_gpu_blocks_override": blocks, "max_model_len": 256}
+    session = measure("vllm", MTP, 8, concurrency=[8], options=options, output_tokens=tokens, ignore_eos=True)
+    passed, seen, _ = gates.GATES["concurrency"]({"spec": {"protocol": {"concurrency": [8]}}, "sessions": [session]})
+    assert passed is False and what in seen
 
 
 def test_transformers_in_static_batches(measure, stopping):

@@ -22,6 +22,7 @@ class Counting(Engine):
     log: list = []  # (event, method, ...) of all engines of a test
     slower = 1.0  # how much longer the control arm takes
     differs: set = set()  # prompts of which the test arm says another id at index 3
+    gap = 0.5
 
     def __init__(self, request: dict, mode: dict, beside: Engine | None) -> None:
         super().__init__(request, mode)
@@ -53,9 +54,9 @@ class Counting(Engine):
     def counters(self):
         return dict(self.totals)
 
-    def margin(self, ids):
-        self.log.append(("margin", self.mode["method"], ids))
-        return 0.5
+    def margin(self, ids, choices):
+        self.log.append(("margin", self.mode["method"], ids, choices))
+        return self.gap
 
     def memory(self):
         return {"peak_bytes": 1, "reason": "none"}
@@ -158,7 +159,55 @@ def test_where_outputs_differ_the_margin_is_taken_after_the_common_ids(measure, 
     monkeypatch.setattr(Counting, "differs", {"b"})
     found, log = measure(rounds={"min": 2, "max": 2, "half_width": None})
     assert found["losslessness"] == [{"prompt": "b", "concurrency": 1, "first_difference": 3, "margin": 0.5}]
-    assert [event for event in log if event[0] == "margin"] == [("margin", "none", [ord("b"), 1, 2, 3])]
+    assert [event for event in log if event[0] == "margin"] == [("margin", "none", [ord("b"), 1, 2, 3], {4, 9})]
+
+
+def test_every_place_where_repeats_differ_first_has_its_margin(measure, monkeypatch):
+    turns = iter([4, 9, 4, 4, 4, 4, 9, 4])  # what the fourth id is, and then the fifth, from run to run
+
+    def run(self, wave, output_tokens, ignore_eos):
+        (record,) = Counting.kept(self, wave, output_tokens, ignore_eos)
+        return [record | {"ids": [1, 2, 3, next(turns), next(turns)]}]
+
+    monkeypatch.setattr(Counting, "kept", Counting.run, raising=False)
+    monkeypatch.setattr(Counting, "run", run)
+    found, _ = measure("a", rounds={"min": 2, "max": 2, "half_width": None})
+    assert [(each["first_difference"], each["margin"]) for each in found["losslessness"]] == [(4, 0.5), (3, 0.5)]
+
+
+@pytest.mark.parametrize("gap", [float("nan"), float("inf"), None])
+def test_a_margin_that_is_no_number_is_not_known(measure, monkeypatch, gap):
+    monkeypatch.setattr(Counting, "differs", {"b"})
+    monkeypatch.setattr(Counting, "gap", gap)
+    assert measure()[0]["losslessness"][0]["margin"] is None
+
+
+def test_what_was_measured_is_kept_where_the_peaks_cannot_be_seen(measure, monkeypatch, capsys):
+    def full(kind, dtype):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+
+    monkeypatch.setattr(device, "peaks", full)
+    found, _ = measure()
+    assert found["requests"] and found["peaks"] == {"copy_gb_s": None, "matmul_tflops": None, "dtype": "float32"}
+    assert "peaks | not measured: CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().err
+
+
+def test_the_telemetry_ends_with_the_session_that_fails(measure, monkeypatch):
+    ended = []
+    monkeypatch.setattr(device.Cpu, "telemetry", lambda self: ended.append(1))
+    monkeypatch.setattr(Counting, "counters", lambda self: 1 / 0)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        measure()
+    assert ended == [1]
+
+
+def test_threads_are_counted_after_binding_to_cores(measure, monkeypatch):
+    usable = {0, 1}
+    monkeypatch.setattr(session.os, "sched_getaffinity", lambda _: set(usable))
+    monkeypatch.setattr(session.os, "sched_setaffinity", lambda _, cores: usable.intersection_update(cores))
+    for _ in range(2):  # the second session of a process finds the same CPU
+        found, _ = measure(options={"cores": 1})
+        assert found["settings"]["environment"]["OMP_NUM_THREADS"] == "1"
 
 
 def test_drawn_acceptance_has_no_margin(measure, monkeypatch):

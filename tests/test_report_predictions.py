@@ -15,7 +15,7 @@ def study(root, step_ms: float, half_widths: float, own: float) -> cells.Compari
     def change(result):
         (load,), mine = result["summary"]["loads"], result["cell"] == NAMES[0]
         load["speedup"] |= {"ratio": 1.0, "low": 1 / (1 + own), "high": 1 + own, "half_width": own if mine else half_widths}
-        load["arms"]["test"]["acceptance"]["length"] = 2.0
+        load["arms"]["test"]["ids_per_step"] = {"1": 5, "3": 5}
         load["arms"]["control"]["step_ms"]["mean"] = 1.0
         load["arms"]["test"]["step_ms"]["mean"] = 2.0 if mine else 2.0 * step_ms
 

@@ -196,8 +196,8 @@ def test_a_damaged_session_is_measured_again(plans, asked, damage):
 def test_a_cell_whose_session_failed_is_not_tried_again_and_is_told(plans, monkeypatch):
     asked = []
 
-    def run_together(shares, how, say):
-        for request in shares[0]:
+    def run_together(shares, say):
+        for request, _ in shares[0]:
             asked.append((request["cell"], request["session"]))
             error = {"kind": "engine", "message": "told to fail", "tail": ""}
             yield {"nonce": request["nonce"], "fingerprint": request["fingerprint"], "status": "error", "error": error}
@@ -220,6 +220,46 @@ def test_sessions_that_another_run_measured_meanwhile_are_not_measured_again(pla
     monkeypatch.setattr(run_plans.local, "run_together", lambda *_: pytest.fail("measured all the same"))
     monkeypatch.setattr(run_plans.measure, "measure", lambda *_: None)
     assert run_plans.run(plans, time.monotonic() + 60, 1, lambda line: None) == []
+
+
+def test_kept_sessions_become_a_result_whoever_measured_them(plans, asked):
+    """As after a sitting that was killed between its last session and the result."""
+    _measured(plans[0], sessions=2)
+    path, wanted = results.path_of(plans[0]["cell"]), {**plans[0]["spec"], "protocol": {**plans[0]["spec"]["protocol"], "sessions": 2}}
+    plan = {**plans[0], "spec": wanted, "fingerprint": results.digest(wanted)}
+    for session in results.read(path)["sessions"]:
+        run_plans.sessions.keep(wanted, session["index"], session)
+    path.unlink()
+    asked.clear()
+    assert run_plans.run([plan], time.monotonic() + 60, 1, lambda line: None) == []
+    assert results.recorded(path) == plan["fingerprint"] and asked == []
+
+
+def test_each_cell_is_asked_for_with_its_own_drafter(plans, monkeypatch):
+    """Two drafters of one target share the process, and nothing else."""
+    other = json.loads(json.dumps(plans[1]))
+    other["cell"] = "cpu_vllm_code_other"
+    other["how"]["model"]["drafter"] = {"path": "models/small/target"}
+    sent = []
+    monkeypatch.setattr(run_plans.local, "_python", lambda how, say: Path("python"))
+    monkeypatch.setattr(run_plans.local.cell, "run_together", lambda shares, *_, **__: sent.extend(shares) or iter(()))
+    list(run_plans.local.run_together([[(run_plans.measure.request_of(plan, 0), plan["how"]) for plan in (plans[1], other)]], print))
+    assert [Path(request["paths"]["drafter"]).name for request in sent[0]] == ["drafter", "target"]
+
+
+def test_engines_of_two_drafters_are_two(tmp_path):
+    from mtpbench.measuring.together import Together
+
+    def key(arm, drafter, **protocol):
+        made = object.__new__(Together)
+        made.request = {"paths": {"target": "t", "drafter": drafter}}
+        made.spec = {"model": {"dtype": "float32"}, "engine": {}}
+        made.protocol, made.modes = {"order": "interleaved"} | protocol, {"control": {"method": "none"}, "test": {"method": "mtp"}}
+        made.implementation = type("Any", (), {"family": staticmethod(lambda mode: mode)})
+        return made._key(arm)
+
+    assert key("test", "a") != key("test", "b") and key("control", "a") == key("control", "b")
+    assert key("test", "a") != key("test", "a", order="blocks")
 
 
 def test_plans_of_another_machine_are_refused(tmp_path):

@@ -65,8 +65,11 @@ def seal(result: dict) -> dict:
 
 
 def intact(sealed: dict) -> bool:
-    """Whether the content is what `seal` saw."""
-    return sealed.get("checksum") == seal(sealed)["checksum"]
+    """Whether the content is what `seal` saw, which is no NaN."""
+    try:
+        return sealed.get("checksum") == seal(sealed)["checksum"]
+    except ValueError:
+        return False
 
 
 def read(path: Path) -> dict:

@@ -9,17 +9,14 @@ COUNTERS = ("drafts", "drafted", "accepted")
 
 
 def decided(record: Mapping) -> list[int] | None:
-    """Drafts accepted in each step as the engine decided, before any cut; None where that cannot be known.
+    """Drafts accepted in each step as the engine decided, before any cut; None where it does not tell per step."""
+    return record["accepted"] if len(record["counts"]) > 1 else []
 
-    Where an engine does not tell per step, a step brings one id more than it accepted, save the last one, which the
-    length limit or a stop may have cut: the counters of the request alone say what that one accepted.
-    """
-    if record["accepted"] is not None:
-        return record["accepted"]
-    delivered = [count - 1 for count in record["counts"][1:]]
-    if record["counters"] is None or not delivered:
-        return None if delivered else []
-    return [*delivered[:-1], record["counters"]["accepted"] - sum(delivered[:-1])]
+
+def uncut(record: Mapping) -> dict:
+    """A request of a method that drafts in every step, where the engine does not tell per step: a step brings one id more than it
+    accepted, save the last one, which the length limit or a stop may have cut, and which is left out here."""
+    return {**record, "counts": record["counts"][:-1], "accepted": [count - 1 for count in record["counts"][1:-1]]}
 
 
 def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | None:
@@ -28,6 +25,12 @@ def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | No
     if not found or any(each[end]["counters"] is None for each in found for end in ("open", "close")):
         return None
     return {key: sum(each["close"]["counters"][key] - each["open"]["counters"][key] for each in found) for key in COUNTERS}
+
+
+def preempted(session: Mapping, arm: str, concurrency: int) -> int:
+    """How often the engine had to stop a request and begin it again, as far as it counts that; see docs/architecture.md."""
+    found = [each for each in session["windows"] if (each["arm"], each["concurrency"]) == (arm, concurrency)]
+    return sum((each[end]["counters"] or {}).get("preempted", 0) * sign for each in found for end, sign in (("close", 1), ("open", -1)))
 
 
 def of_requests(records: Iterable[Mapping]) -> dict | None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from mtpbench.analysis import acceptance, costmodel, effect, gates, hardware, lo
 from mtpbench.analysis.records import Batch, batch, busy, pairs, seconds, unequal
 
 ARMS = ("control", "test")
+NOTHING = {"method": "none"}  # the mode of the control arm
 
 
 def recompute(result: Mapping) -> dict:
@@ -27,9 +29,9 @@ def recompute(result: Mapping) -> dict:
     if not gates.computable(judged):
         return summary
     dtype = spec["model"]["dtype"]
-    peak = hardware.peaks(sessions, dtype)
+    peak, energy = hardware.peaks(sessions, dtype), hardware.energy(sessions)
     return summary | {
-        "loads": [_load(spec, sessions, concurrency, peak) for concurrency in spec["protocol"]["concurrency"]],
+        "loads": [_load(spec, sessions, concurrency, peak, energy) for concurrency in spec["protocol"]["concurrency"]],
         "losslessness": losslessness.compare(sessions, dtype),
         "hardware": {"peaks": peak, "conditions": hardware.conditions(sessions)},
         "cold_start_s": {arm: float(np.mean([session["arms"][arm]["load_s"] for session in sessions])) for arm in ARMS},
@@ -44,34 +46,35 @@ def percentiles(values: np.ndarray, scale: float = 1.0) -> dict | None:
     return {"mean": float(values.mean()), "p50": float(np.quantile(values, 0.5)), "p90": float(np.quantile(values, 0.9))}
 
 
-def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Mapping) -> dict:
-    gamma = spec["mode"].get("num_speculative_tokens")
+def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Mapping, energy: Mapping) -> dict:
+    mode = spec["mode"]
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
     ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
     e2e = lambda record: record["times"][-1] - record["submit"] if record["times"] else None  # noqa: E731
     equal = [[record for pair in pairs(session["requests"]).values() if not unequal(pair) for record in pair] for session in sessions]
     load = {
         "concurrency": concurrency,
-        "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak) for arm in ARMS},
+        "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, mode if arm == "test" else NOTHING, peak, energy) for arm in ARMS},
         "speedup": effect.speedup(*ratios, together=effect.waves(sessions[0]["requests"], concurrency)),
         "e2e_speedup": effect.at_load(equal, concurrency, e2e),
-        "prompts": _prompts(spec, sessions, batches, ratios, gamma),
+        "prompts": _prompts(spec, sessions, batches, ratios),
         "acceptance_by_category": None,
     }
-    if gamma:
+    if mode["method"] != "none":
         categories = sessions[0].get("categories", {})
         by_category = _grouped(batches["test"].records, lambda record: categories.get(record["prompt"]))
-        load["acceptance_by_category"] = {name: _accepted(by_category[name], gamma) for name in sorted(by_category.keys() - {None})}
+        load["acceptance_by_category"] = {name: _accepted(by_category[name], mode) for name in sorted(by_category.keys() - {None})}
     return load | {"cost_model": costmodel.beside(load, batches["test"])}
 
 
-def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, gamma: int | None, peak: Mapping) -> dict:
+def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, mode: Mapping, peak: Mapping, energy: Mapping) -> dict:
     """One arm at one load. Rates in ids a second, latencies in milliseconds: of requests, save step_ms, which is of steps."""
+    gamma = mode.get("num_speculative_tokens")
     decode_s, whole_s = float(np.nansum(rows.decode_s)), seconds(busy(rows.submit, rows.last, rows.session))
     tpot_s = np.divide(rows.decode_s, rows.decoded, out=np.full(len(rows.records), np.nan), where=rows.decoded > 0)
     counters = acceptance.window(sessions, arm, concurrency)
     accepted = acceptance.acceptance(rows.records, counters, gamma) if gamma else None
-    energy, no_energy = hardware.energy_per_token(rows, sessions)
+    joules, no_energy = energy.get((arm, concurrency), (None, "no request"))
     memory = [session["arms"][arm]["memory"] for session in sessions]
     peaks_seen = [each["peak_bytes"] for each in memory if each["peak_bytes"] is not None]
     figures = {
@@ -85,7 +88,7 @@ def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, g
         "ids_per_step": acceptance.histogram(rows.step_ids()), "acceptance": accepted,
         "peak_memory_bytes": max(peaks_seen, default=None),
         **hardware.usage(rows, sessions[0]["model"], peak, accepted["drafted"] if accepted else 0),
-        "energy_j_per_token": energy,
+        "energy_j_per_token": joules / int(rows.tokens.sum()) if joules else None,
     }  # fmt: skip
     known = {
         "acceptance": "no step of this arm had a draft" if gamma else "no speculation in this arm",
@@ -97,16 +100,16 @@ def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, g
     return figures | {"reasons_null": {name: known.get(name) or "no decode step" for name in missing}}
 
 
-def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, Batch], ratios: Sequence[Mapping], gamma: int | None) -> list[dict]:
-    """One row a prompt, over its repeats and sessions: means, and exp of the mean log ratio."""
+def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, Batch], ratios: Sequence[Mapping]) -> list[dict]:
+    """One row a prompt, over its repeats and sessions: means, and exp of the mean log ratio, in which each session has one voice."""
     categories = sessions[0].get("categories", {})
     grouped = {arm: _grouped(batches[arm].records, lambda record: record["prompt"]) for arm in ARMS}
     rows = []
     for prompt in spec["prompts"]:
         of = {arm: grouped[arm][prompt] for arm in ARMS}
-        logs = [ratio for session in ratios for ratio in session.get(prompt, [])]
+        logs = [fmean(session[prompt]) for session in ratios if prompt in session]
         tpots = {arm: [found for record in of[arm] if (found := effect.tpot(record)) is not None] for arm in ARMS}
-        accepted = _accepted(of["test"], gamma) if gamma else None
+        accepted = _accepted(of["test"], spec["mode"]) if spec["mode"]["method"] != "none" else None
         rows.append({
             "prompt": prompt, "category": categories.get(prompt),
             **{f"{arm}_tpot_ms": 1e3 * float(np.mean(tpots[arm])) if tpots[arm] else None for arm in ARMS},
@@ -117,9 +120,12 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
     return rows
 
 
-def _accepted(records: Sequence[Mapping], gamma: int) -> dict | None:
-    """Acceptance over some of an arm's requests."""
-    return acceptance.acceptance(records, acceptance.of_requests(records), gamma)
+def _accepted(records: Sequence[Mapping], mode: Mapping) -> dict | None:
+    """Acceptance over some of an arm's requests; None where neither engine nor steps tell it: prompt lookup has steps without a draft."""
+    counters = acceptance.of_requests(records)
+    if counters is None:
+        records = [acceptance.uncut(record) for record in records] if mode["method"] == "mtp" else []
+    return acceptance.acceptance(records, counters, mode["num_speculative_tokens"])
 
 
 def _grouped(records: Sequence[Mapping], key) -> dict:

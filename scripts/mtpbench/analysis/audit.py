@@ -60,15 +60,19 @@ def check_cells(root: Path) -> int:
     path = root / "metrics/cells.csv"
     if not path.exists():
         return 0
-    shown = pd.read_csv(path).to_dict("records")
-    text = cells.frame(cells.load(root)).to_csv(index=False)
-    fresh = pd.read_csv(io.StringIO(text)).set_index([*KEYS]).to_dict("index")
-    for number, row in enumerate(shown, start=2):
+    shown = pd.read_csv(path)
+    fresh = pd.read_csv(io.StringIO(cells.frame(cells.load(root)).to_csv(index=False)))
+    if gone := [*fresh.columns.difference(shown.columns), *shown.columns.difference(fresh.columns)]:
+        raise UserError(f"{path}: column {gone[0]} is missing here or in the results; write it again with `snakemake report`")
+    expected = fresh.set_index([*KEYS]).to_dict("index")
+    for number, row in enumerate(shown.to_dict("records"), start=2):
         key = tuple(row.pop(name) for name in KEYS)
-        if key not in fresh:
+        if key not in expected:
             raise UserError(f"{path}:{number}: no result has {', '.join(map(str, key))}")
-        for column in (name for name in row if name not in OF_THE_PLAN):
-            mine, expected = row[column], fresh[key].get(column)
-            if not (pd.isna(mine) and pd.isna(expected)) and (found := difference(mine, expected)):
+        given = expected.pop(key)
+        for column in row.keys() - set(OF_THE_PLAN):
+            if not (pd.isna(row[column]) and pd.isna(given[column])) and (found := difference(row[column], given[column])):
                 raise UserError(f"{path}:{number}, column {column}{found}")
+    if expected:
+        raise UserError(f"{path}: lacks the row of {', '.join(map(str, next(iter(expected))))}; write it again with `snakemake report`")
     return len(shown)

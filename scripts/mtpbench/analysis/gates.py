@@ -20,8 +20,10 @@ DEGENERATE_SHARE = 0.1  # of the prompts
 # Times the later ones. A hiccup of the scheduler doubles one short prefill, but not the mean of many steps; a cold start
 # costs many times either.
 OUTLIER = {"TTFT": 3.0, "step time": 2.0}
+FEWEST_WAVES = 3
 CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10  # below the clock that the device otherwise held (the 95th percentile); share of samples
 SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80  # a clock held low all the while for these has no higher one to be seen against
 
 Seen = tuple[bool | None, str, bool]
 
@@ -94,20 +96,44 @@ def _complete(result: Mapping) -> Seen:
 
 
 def _speculation(result: Mapping) -> Seen:
-    method, notes = result["spec"]["mode"]["method"], []
-    for load in result["spec"]["protocol"]["concurrency"]:
-        control, test = (acceptance.window(result["sessions"], arm, load) for arm in ("control", "test"))
-        for arm, counters in {"control": control, **({"test": test} if method == "none" else {})}.items():
-            records = (record for _, record in _records(result) if (record["arm"], record["concurrency"]) == (arm, load))
-            if (counters and counters["drafts"]) or any(count > 1 for record in records for count in record["counts"][1:]):
-                return False, f"concurrency {load}: speculation active in the {arm} arm", False
-        if method != "none":
-            if not test or not test["drafts"]:
-                return False, f"concurrency {load}: speculation not active in the test arm", False
-            notes.append(f"concurrency {load}: {test['accepted']} of {test['drafted']} draft ids accepted")
-            if not test["accepted"]:
-                return True, f"concurrency {load}: {test['drafts']} drafts and none accepted", True
-    return True, "; ".join(notes) or "no speculation in either arm, as asked", False
+    speculative, seen, none_accepted = result["spec"]["mode"]["method"] != "none", Counter(), []
+    for session, load, arms in _loads(result):
+        where = f"session {session['index']}, concurrency {load}"
+        counters = {arm: acceptance.window([session], arm, load) for arm in arms}
+        for arm in ("control",) if speculative else ("control", "test"):
+            several = any(count > 1 for record in arms[arm] for count in record["counts"][1:])
+            if several or (counters[arm] and counters[arm]["drafts"]):
+                return False, f"{where}: speculation active in the {arm} arm", False
+        if speculative:
+            if not counters["test"] or not counters["test"]["drafts"]:
+                return False, f"{where}: speculation not active in the test arm", False
+            seen.update({(load, name): counters["test"][name] for name in acceptance.COUNTERS})
+            if not counters["test"]["accepted"]:
+                none_accepted.append(f"{where}: {counters['test']['drafts']} drafts and none accepted")
+    loads = dict.fromkeys(load for load, _ in seen)
+    notes = [f"concurrency {load}: {seen[load, 'accepted']} of {seen[load, 'drafted']} draft ids accepted" for load in loads if seen[load, "accepted"]]
+    return True, "; ".join([*none_accepted[:1], *notes]) or "no speculation in either arm, as asked", bool(none_accepted)
+
+
+def _concurrency(result: Mapping) -> Seen:
+    """The requests of a wave must run together at some time: a cache too small for them makes some wait, or start again."""
+    if max(result["spec"]["protocol"]["concurrency"]) == 1:
+        return None, "one request at a time", False
+    for session, load, arms in _loads(result):
+        for arm, records in arms.items():
+            where = f"session {session['index']}, {arm}, concurrency {load}"
+            if preempted := acceptance.preempted(session, arm, load):
+                return False, f"{where}: the engine stopped {preempted} request(s) for want of cache, and began them again", False
+            waves = defaultdict(list)
+            for record in records:
+                waves[record["wave"]].append(record)
+            for wave in waves.values():
+                # One that ends early by itself makes room before the last has begun, and nothing is wrong with that.
+                ends = min((record["times"][-1] for record in wave if record["finish"] == "length"), default=math.inf)
+                late = sum(record["times"][0] > ends for record in wave)
+                if late:
+                    return False, f"{where}: {late} of {len(wave)} requests began after another had ended, so they never ran together", False
+    return True, "the requests of each wave ran together", False
 
 
 def _token_sources(result: Mapping) -> Seen:
@@ -156,44 +182,63 @@ def _lengths(result: Mapping) -> Seen:
 
 
 def _warmed_up(result: Mapping) -> Seen:
-    """First requests of each prompt beside its later repeats: those of the very first wave must not stand out."""
+    """Neither may the very first wave stand out from what came later, nor the first runs of all prompts."""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
+    few, judged = set(), False
     for (session, load, arms), arm in product(_loads(result), ("control", "test")):
-        opening_wave = min((record["wave"] for record in arms[arm]), default=None)
-        opening = {record["prompt"] for record in arms[arm] if record["wave"] == opening_wave}
+        waves = sorted({record["wave"] for record in arms[arm]})
+        if len(waves) < FEWEST_WAVES:
+            few.add(load)
+            continue
+        judged = True
         for what, value in (("TTFT", _ttft), ("step time", _step)):
-            ratios = _first_over_later([(record["prompt"], found) for record in arms[arm] if (found := value(record))])
-            first = [ratio for prompt, ratio in ratios.items() if prompt in opening]
-            others = [ratio for prompt, ratio in ratios.items() if prompt not in opening]
-            if first and np.median(first) > max([OUTLIER[what], *others]):
-                return False, f"session {session['index']}, {arm}, concurrency {load}: the first {what} is {np.median(first):.1f} times the later ones", False
-    return True, "the first requests are no outliers", False
+            ratios = _first_over_later([(record["prompt"], record["wave"], found) for record in arms[arm] if (found := value(record))])
+            opening = [ratio for wave, ratio, _ in ratios if wave == waves[0]]
+            others = [ratio for wave, ratio, _ in ratios if wave != waves[0]]
+            every = [ratio for _, ratio, repeated in ratios if repeated]
+            where = f"session {session['index']}, {arm}, concurrency {load}"
+            if opening and np.median(opening) > max([OUTLIER[what], *others]):
+                return False, f"{where}: the first {what} is {np.median(opening):.1f} times the later ones", False
+            if every and np.median(every) > OUTLIER[what]:
+                return False, f"{where}: the first {what} of each prompt is {np.median(every):.1f} times its later ones", False
+    note = f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup" if few else ""
+    return (True, "; ".join(filter(None, ["the first requests are no outliers", note])), False) if judged else (None, note, False)
 
 
-def _first_over_later(values: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Per prompt its first value over the median of its later ones, or of everything where it ran once."""
+def _first_over_later(values: Sequence[tuple[str, int, float]]) -> list[tuple[int, float, bool]]:
+    """Of each prompt: its first wave; the mean there over the median of its later waves, or of all other waves where it ran in
+    one; whether it ran in several. values: (prompt, wave, value)."""
     by_prompt = defaultdict(list)
-    for prompt, value in values:
-        by_prompt[prompt].append(value)
-    everything = [value for _, value in values]
-    return {prompt: found[0] / float(np.median(found[1:] or everything)) for prompt, found in by_prompt.items()}
+    for prompt, wave, value in values:
+        by_prompt[prompt].append((wave, value))
+    ratios = []
+    for found in by_prompt.values():
+        first = min(wave for wave, _ in found)
+        later = [value for wave, value in found if wave != first]
+        beside = later or [value for _, wave, value in values if wave != first]
+        if beside:
+            ratios.append((first, float(np.mean([value for wave, value in found if wave == first]) / np.median(beside)), bool(later)))
+    return ratios
 
 
 def _no_throttling(result: Mapping) -> Seen:
-    notes = []
+    notes, failed, unknown, slowed = [], [], [], False
     for session in result["sessions"]:
         columns, reason = hardware.busy_samples(session)
         if columns is None or np.isnan(columns["sm_mhz"]).all():
-            return None, reason or "this GPU reports no clock", False
+            unknown.append(reason or "this GPU reports no clock")
+            continue
         clocks = columns["sm_mhz"][~np.isnan(columns["sm_mhz"])]
         share = float((clocks < (1 - CLOCK_DOWN) * np.quantile(clocks, 0.95)).mean())
-        reasons = int(np.bitwise_or.reduce(np.nan_to_num(columns["throttle"]).astype(int)))
-        why = ", ".join(name for bit, name in SLOWDOWNS.items() if reasons & bit) or "none given"
+        given = np.nan_to_num(columns["throttle"]).astype(int)
+        slowed |= bool((given & SLOWED != 0).mean() > SAMPLES_DOWN)
+        why = ", ".join(name for bit, name in SLOWDOWNS.items() if np.bitwise_or.reduce(given) & bit) or "none given"
         notes.append(f"session {session['index']}: SM clock down in {share:.0%} of samples, reasons: {why}")
-        if share > SAMPLES_DOWN:
-            return False, notes[-1], False
-    return True, "; ".join(notes), False
+        failed += notes[-1:] if share > SAMPLES_DOWN else []
+    if failed:
+        return False, failed[0], False
+    return (None if unknown else True), "; ".join([*notes, *dict.fromkeys(unknown)]), slowed
 
 
 def _lossless(result: Mapping) -> Seen:
@@ -211,7 +256,7 @@ def _lossless(result: Mapping) -> Seen:
 
 
 GATES: dict[str, Callable[[Mapping], Seen]] = {
-    "finite": _finite, "device": _device, "complete": _complete, "speculation": _speculation, "token_sources": _token_sources,
+    "finite": _finite, "device": _device, "complete": _complete, "concurrency": _concurrency, "speculation": _speculation, "token_sources": _token_sources,
     "same_prompts": _same_prompts, "no_cache": _no_cache, "not_degenerate": _not_degenerate, "lengths": _lengths,
     "warmed_up": _warmed_up, "no_throttling": _no_throttling, "lossless": _lossless,
 }  # fmt: skip

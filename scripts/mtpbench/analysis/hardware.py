@@ -6,17 +6,19 @@ tables are left out, and so is whatever an engine computes in vain.
 
 import csv
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
-from mtpbench.analysis.records import Batch, busy, seconds
+from mtpbench.analysis.records import Batch, batch, busy, seconds
 
 PEAKS = Path(__file__).parents[3] / "config" / "gpu_peaks.csv"
 
-SAMPLES = 4  # an arm's time in a session, in samples of the energy counter, below which its energy is not told
+ENERGY_KNOWN_TO = 0.1  # half of the 95 % interval, above which an arm's energy is not told
 
 
 @functools.cache
@@ -76,25 +78,50 @@ def usage(batch: Batch, model: Mapping, peak: Mapping, drafted: int | None) -> d
     }
 
 
-def energy_per_token(batch: Batch, sessions: Sequence[Mapping]) -> tuple[float | None, str | None]:
-    """Joules per output id while the arm had the device, prefill included, and the reason where there is no figure.
+def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | None, str | None]]:
+    """Joules of each arm at each load while it had the device, prefill included, and the reason where there is no figure.
 
-    NVML's energy counter is read between its samples by linear interpolation, which blurs the border between two arms that
-    take turns: there is no figure where an arm had the device for less than SAMPLES samples of a session.
+    The arms take turns that may be shorter than the time between two samples of NVML's energy counter, so no turn is read off
+    by itself. Each interval between samples gives an equation: its joules are the power of each arm and load, and of the moments between
+    them, by the seconds that each had of it. Least squares over all sessions gives the powers (numpy.linalg.lstsq); one that is
+    not known to ENERGY_KNOWN_TO (95 %, from the residuals) is not told.
     """
-    joules = 0.0
-    for index, rows in busy(batch.submit, batch.last, batch.session):
-        columns, reason = telemetry(sessions[index])
-        if columns is None:
-            return None, reason
-        if np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
-            return None, "this GPU reports no total energy"
-        apart, ran = float(np.median(np.diff(columns["t"]))), float(np.diff(rows, axis=1).sum())
-        if ran < SAMPLES * apart:
-            return None, f"the arm ran for {ran:.2g} s of a session, and the energy was sampled every {apart:.2g} s"
-        joules += float(np.diff(np.interp(rows, columns["t"], columns["energy_j"]), axis=1).sum())
-    tokens = int(batch.tokens.sum())
-    return (joules / tokens, None) if tokens else (None, "no output token")
+    keys = sorted({(record["arm"], record["concurrency"]) for session in sessions for record in session["requests"]})
+    shares, joules, ran = [], [], np.zeros(len(keys))
+    for session in sessions:
+        columns, reason = telemetry(session)
+        if columns is None or np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
+            return dict.fromkeys(keys, (None, reason or "this GPU reports no total energy"))
+        spans = [_spans(session, *key) for key in keys]
+        had = np.column_stack([_within(rows, columns["t"]) for rows in spans])
+        measuring = had.any(axis=1)
+        shares.append(np.column_stack([had, np.diff(columns["t"]) - had.sum(axis=1)])[measuring])
+        joules.append(np.diff(columns["energy_j"])[measuring])
+        ran += [np.diff(rows, axis=1).sum() for rows in spans]
+    share, joule = np.vstack(shares), np.concatenate(joules)
+    power, residual, rank, _ = np.linalg.lstsq(share, joule, rcond=None)
+    free = len(joule) - len(power)
+    if rank < len(power) or free < 1:
+        return dict.fromkeys(keys, (None, f"{len(joule)} samples of the energy counter do not tell the arms and loads apart"))
+    error = stats.t.ppf(0.975, free) * np.sqrt(np.diag(np.linalg.inv(share.T @ share)) * residual[0] / free)
+    off = [math.inf if watts <= 0 else each / watts for watts, each in zip(power, error)]
+    return {
+        key: (watts * seconds, None) if known <= ENERGY_KNOWN_TO else (None, f"the samples of the energy counter tell it to {known:.0%} only")
+        for key, watts, seconds, known in zip(keys, power.tolist(), ran.tolist(), off)
+    }
+
+
+def _spans(session: Mapping, arm: str, concurrency: int) -> np.ndarray:
+    """Disjoint [start, end] rows in which an arm had a request at a load."""
+    rows = batch([session], arm, concurrency)
+    return next((spans for _, spans in busy(rows.submit, rows.last, rows.session)), np.zeros((0, 2)))
+
+
+def _within(spans: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Seconds of the spans between each time and the next."""
+    ends = spans.ravel()
+    had = np.r_[0.0, np.cumsum(np.diff(spans, axis=1).ravel())].repeat(2)[1:-1] if len(ends) else np.zeros(0)
+    return np.diff(np.interp(times, ends, had)) if len(ends) else np.zeros(len(times) - 1)
 
 
 def telemetry(session: Mapping) -> tuple[dict[str, np.ndarray] | None, str | None]:

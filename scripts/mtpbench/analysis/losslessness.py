@@ -1,5 +1,6 @@
 """Whether speculation changed the greedy output, and whether a tie can explain it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -25,12 +26,12 @@ def outcome(margin: float | None, dtype: str) -> str:
 def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
     """Outputs of the two arms by ids, over every prompt of every load point and session ("prompts" counts those).
 
-    A prompt differs if any of its repeats does; the difference whose margin the session reports is judged, without one the
-    earliest, whose margin then is not known. {"prompts", "identical", "tie", "mismatch", "differences": [the first 100]}
+    A prompt differs if any of its repeats does. Of the indices at which they differ first the worst stands for it: one whose
+    margin no session reports, else the widest. {"prompts", "identical", "tie", "mismatch", "differences": [the first 100]}
     """
     differences, prompts = [], 0
     for session in sessions:
-        reported = {(each["prompt"], each["concurrency"]): each for each in session["losslessness"]}
+        margins = {(each["prompt"], each["concurrency"], each["first_difference"]): each["margin"] for each in session["losslessness"]}
         by_prompt = defaultdict(list)
         for (concurrency, prompt, _), pair in pairs(session["requests"]).items():
             ids = {record["arm"]: record["ids"] for record in pair}
@@ -38,12 +39,10 @@ def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
                 by_prompt[prompt, concurrency].append(first_difference(ids["control"], ids["test"]))
         prompts += len(by_prompt)
         for (prompt, concurrency), found in sorted(by_prompt.items()):
-            indices = {each for each in found if each is not None}
-            if indices:
-                known = reported.get((prompt, concurrency), {"first_difference": None, "margin": None})
-                seen = known["first_difference"] in indices
-                index, margin = (known["first_difference"], known["margin"]) if seen else (min(indices), None)
+            known = {index: margins.get((prompt, concurrency, index)) for index in sorted(set(found) - {None})}
+            if known:
+                index = max(known, key=lambda index: math.inf if known[index] is None else abs(known[index]))
                 differences.append({"prompt": prompt, "session": session["index"], "concurrency": concurrency,
-                                    "first_difference": index, "margin": margin, "outcome": outcome(margin, dtype)})  # fmt: skip
+                                    "first_difference": index, "margin": known[index], "outcome": outcome(known[index], dtype)})  # fmt: skip
     count = {kind: sum(each["outcome"] == kind for each in differences) for kind in ("tie", "mismatch")}
     return {"prompts": prompts, "identical": prompts - len(differences), **count, "differences": differences[:LISTED]}

@@ -20,14 +20,15 @@ def run(request: dict, how: dict, say) -> dict:
         return json.loads(cell.run(json.dumps(request), str(python), log=say, site=how.get("site")))
 
 
-def run_together(shares: list[list[dict]], how: dict, say) -> Iterator[dict]:
-    """Measure sessions of several cells of one `how` on shared engines, a process for each share; yields the replies in order.
+def run_together(shares: list[list[tuple[dict, dict]]], say) -> Iterator[dict]:
+    """Measure sessions of several cells on shared engines, a process for each share; yields the replies in order.
 
-    The caller holds the device.
+    shares: of (request, `how` of its plan); all in one environment. The caller holds the device.
     """
+    how = shares[0][0][1]
     python = _python(how, say)
-    shares = [[with_paths({**request, "processes": len(shares)}, how, python, say) for request in share] for share in shares]
-    yield from cell.run_together(shares, str(python), log=say, site=how.get("site"))
+    requests = [[with_paths({**request, "processes": len(shares)}, own, python, say) for request, own in share] for share in shares]
+    yield from cell.run_together(requests, str(python), log=say, site=how.get("site"))
 
 
 def with_paths(request: dict, how: dict, python: Path, say) -> dict:

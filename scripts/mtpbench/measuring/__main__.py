@@ -28,7 +28,12 @@ def main() -> None:
         replies = [answer(request_json)]
     with os.fdopen(reply_to, "w", encoding="utf-8") as stream:
         for reply in replies:
-            stream.write(json.dumps(reply, allow_nan=False, ensure_ascii=False) + "\n")
+            try:
+                line = json.dumps(reply, allow_nan=False, ensure_ascii=False)
+            except ValueError as error:  # a number that is none; the sessions that follow are not to blame
+                told = {"status": "error", "error": {"kind": "engine", "message": f"the record is no JSON: {error}", "tail": ""}}
+                line = json.dumps({**reply, "session": None, **told})
+            stream.write(line + "\n")
             stream.flush()
     sys.stderr.flush()
     os._exit(0)  # the engines are closed; what their libraries do at exit takes seconds and can crash

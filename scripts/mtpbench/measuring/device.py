@@ -3,6 +3,7 @@
 Standard library only at import: planning asks `cpu_name` without any engine installed.
 """
 
+import functools
 import os
 import platform
 import resource
@@ -32,8 +33,9 @@ def physical_cores() -> int:
     return min(len(cores) or usable, usable)
 
 
+@functools.cache
 def cpu_name() -> str:
-    """Model and core count of this machine's CPU, e.g. "AMD EPYC (2 cores)"."""
+    """Model and core count of this machine's CPU, e.g. "AMD EPYC (2 cores)"; the same after a session bound itself to some of them."""
     models = [line.partition(":")[2] for line in _cpuinfo() if line.startswith("model name")]
     if not models and sys.platform == "darwin":
         models = [subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout]
@@ -123,6 +125,7 @@ class Gpu:
     def _sample(self) -> None:
         nvml = self.nvml
         while True:
+            last = self.done.is_set()  # one more sample after the end, so that every request lies between two
             self.rows.append([
                 self.clock(),
                 self._read(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
@@ -131,8 +134,9 @@ class Gpu:
                 self._read(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
                 self._read(nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3),
             ])  # fmt: skip
-            if self.done.wait(SAMPLE_EVERY_S):
+            if last:
                 return
+            self.done.wait(SAMPLE_EVERY_S)
 
     def _read(self, query, scale: float | None = None):
         try:

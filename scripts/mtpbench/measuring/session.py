@@ -6,6 +6,7 @@ import gc
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import time
@@ -97,8 +98,10 @@ class Session:
         self.import_s = self.seconds["load"]
         self._engine("control")
         found.start_telemetry(self.clock)
-        self._measure(settled)
-        telemetry = found.telemetry()
+        try:
+            self._measure(settled)
+        finally:  # or it would go on beside the sessions that follow in this process
+            telemetry = found.telemetry()
         losslessness = self._differences()
         self._close()
         self.progress.say("done")
@@ -115,12 +118,14 @@ class Session:
             "requests": self.requests,
             "losslessness": losslessness,
             "telemetry": telemetry,
-            "peaks": device.peaks(found.kind, self.spec["model"]["dtype"]),
+            "peaks": self._peaks(found.kind),
             "seconds": {name: round(value, 3) for name, value in {**self.seconds, "total": self.clock()}.items()},
         }
 
     def _set_environment(self) -> None:
         """Everything that the engine reads from the environment; engine.options.environment is part of the spec."""
+        if cores := self.spec["engine"]["options"].get("cores"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # before the engine starts threads and processes
         own = dict(ENVIRONMENT)
         if self.spec["device"]["kind"] == "cpu":
             # A thread that waits by spinning makes every step wait for the scheduler wherever the threads share a core: with
@@ -133,8 +138,6 @@ class Session:
         own |= self.spec["engine"]["options"].get("environment", {})
         os.environ.update(own)
         self.settings["environment"] = own
-        if cores := self.spec["engine"]["options"].get("cores"):
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # before the engine starts threads and processes
 
     def _stopping_rule(self):
         """A function that tells whether a load point needs no further round; imported early, since scipy may be missing."""
@@ -265,22 +268,35 @@ class Session:
         })  # fmt: skip
 
     def _differences(self) -> list[dict]:
-        """Of each prompt and load whose ids differ between the arms: where first, and how close the choice was there."""
+        """Of each prompt and load every place where repeats differ first between the arms, and how close the choice was there."""
         ids: dict = {}
         for record in self.requests:
             ids.setdefault((record["prompt"], record["concurrency"], record["repeat"]), {})[record["arm"]] = record["ids"]
         found: dict = {}
         for (prompt, load, _), arms in ids.items():
-            if (prompt, load) not in found and len(arms) == len(ARMS) and arms["control"] != arms["test"]:
-                pairs = zip(arms["control"], arms["test"])
-                first = next((i for i, (one, other) in enumerate(pairs) if one != other), min(map(len, arms.values())))
-                prefix = self.prompts[prompt] + arms["control"][:first]
-                found[prompt, load] = {"first_difference": first, "margin": self._margin(prefix)}
-        return [{"prompt": prompt, "concurrency": load, **difference} for (prompt, load), difference in found.items()]
+            if len(arms) == len(ARMS) and arms["control"] != arms["test"]:
+                one, other = arms["control"], arms["test"]
+                first = next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(map(len, (one, other))))
+                if (prompt, load, first) not in found:
+                    choices = {each[first] for each in (one, other) if len(each) > first}
+                    found[prompt, load, first] = self._margin(self.prompts[prompt] + one[:first], choices)
+        return [
+            {"prompt": prompt, "concurrency": load, "first_difference": first, "margin": margin}
+            for (prompt, load, first), margin in found.items()
+        ]
 
-    def _margin(self, prefix: list[int]) -> float | None:
-        """None where ids are drawn to a set acceptance: they differ by design there."""
-        return None if self._synthetic() else next(iter(self.open.values())).margin(prefix)
+    def _margin(self, prefix: list[int], choices: set[int]) -> float | None:
+        """None where the engine cannot tell, and where ids are drawn to a set acceptance: they differ by design there."""
+        margin = None if self._synthetic() else next(iter(self.open.values())).margin(prefix, choices)
+        return margin if margin is not None and math.isfinite(margin) else None
+
+    def _peaks(self, kind: str) -> dict:
+        """What the device can do at most; all that was measured before is kept where it cannot be seen, as where memory is full."""
+        try:
+            return device.peaks(kind, self.spec["model"]["dtype"])
+        except RuntimeError as error:  # torch's errors, torch.OutOfMemoryError among them
+            self.progress.say("peaks", f"not measured: {str(error).splitlines()[0]}")
+            return {"copy_gb_s": None, "matmul_tflops": None, "dtype": self.spec["model"]["dtype"]}
 
     def _synthetic(self) -> bool:
         return self.spec["mode"].get("rejection_sample_method") == "synthetic"

@@ -60,8 +60,10 @@ class Together(Session):
         return engine
 
     def _key(self, arm: str) -> str:
-        mode = self.implementation.family(self.modes[arm])
-        return json.dumps([arm, mode, self.request["paths"]["target"], self.spec["model"]["dtype"], self.spec["engine"]], sort_keys=True)
+        """All that an engine is built from."""
+        mode, paths = self.implementation.family(self.modes[arm]), self.request["paths"]
+        weights = paths if mode["method"] == "mtp" else paths["target"]
+        return json.dumps([arm, mode, weights, self.spec["model"]["dtype"], self.spec["engine"], self.protocol["order"]], sort_keys=True)
 
     def _made(self, arm: str, beside: engines.Engine | None) -> engines.Engine:
         key = self._key(arm)
@@ -79,7 +81,7 @@ class Together(Session):
         for load in self.protocol["concurrency"]:
             state = (id(engine), json.dumps(engine.mode, sort_keys=True), load)
             waves = (self._waves(load) * self.protocol["warmup"])[: self.protocol["warmup"]]
-            if state in self.warm:
+            if state in self.warm and waves:
                 engine.run([self.prompts[prompt] for prompt in waves[0]], SHORT, True)
             else:
                 for wave in waves:

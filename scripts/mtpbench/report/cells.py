@@ -109,6 +109,8 @@ class Cell:
             arm, name = lookup(self.document, "/".join(parts[:6])), parts[6]
             default = "no speculation in this arm" if name == "acceptance" else "not recorded"
             return arm.get("reasons_null", {}).get(name) or default
+        if "acceptance_by_category" in parts or parts[-1] == "acceptance_length":
+            return "no step had a draft, or none is told of these requests alone"
         if "e2e_speedup" in parts:
             return "no pair of equal length"
         if "speedup" in parts:
@@ -219,9 +221,10 @@ class Comparison(Load):
 
     @cached_property
     def predicted(self) -> Figure | Null:
-        """What the cost model expects: the cell's own acceptance length, with the mean step times of other cells that draft alike."""
+        """What the cost model expects: the ids that the cell's own steps brought, with the mean step times of other cells that draft alike."""
+        ids = self.figure("arms/test/ids_per_step", "text")
         steps = [step for other in self.others for step in (other.base_ms, other.step_ms)]
-        return derived("predicted", self.acceptance_length, *steps, format="ratio") if steps else Null("none alike")
+        return derived("predicted", ids, *steps, format="ratio") if steps else Null("none alike")
 
     @cached_property
     def predicted_spread(self) -> Figure | Null:

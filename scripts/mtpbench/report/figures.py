@@ -81,8 +81,8 @@ def agreement(one: dict, other: dict, which: int) -> float:
 
 FORMULAS: dict[str, Callable] = {
     "break_even": costmodel.break_even,
-    # from the steps of several cells: base and test of the first, base and test of the second, ...
-    "predicted": lambda length, *steps: costmodel.predict(length, fmean(steps[::2]), fmean(steps[1::2])),
+    # from the ids of a cell's own steps and the times of other cells' steps: base and test of the first, of the second, ...
+    "predicted": lambda ids, *steps: costmodel.predict(costmodel.mean_ids(ids), fmean(steps[::2]), fmean(steps[1::2])),
     "spread_of_mean": lambda *half_widths: 1 + costmodel.half_width_of_mean(*half_widths),
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,

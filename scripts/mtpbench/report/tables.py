@@ -160,7 +160,7 @@ def _plain(study: Study) -> Iterable[Table]:
         "95 % interval": attrgetter("interval"),
     }, note=(
         "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
-        "Predicted: acceptance length × T base / T step, the step times being the means over up to two other cells that "
+        "Predicted: ids a step × T base / T step (ids that came out, a little fewer than the acceptance length where an output ends within a step), the step times being the means over up to two other cells that "
         "draft alike; give or take that factor, by which their own speed-ups are uncertain. It holds within 5 % of the "
         "observed, in the observed's interval, or within both uncertainties, where the two differ by no more than they may together: where that is wide, this says "
         "little. Those that do not, or only so, come first; all are in metrics/plots/predicted.csv.",

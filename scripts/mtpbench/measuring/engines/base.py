@@ -50,11 +50,12 @@ class Engine(ABC):
 
     @abstractmethod
     def counters(self) -> dict[str, int]:
-        """The engine's own totals since it was loaded, by COUNTERS, of the steps after prefills."""
+        """The engine's own totals since it was loaded, by COUNTERS, of the steps after prefills; and, where it tells, how
+        often it had to stop a request and begin it again ("preempted")."""
 
     @abstractmethod
-    def margin(self, ids: list[int]) -> float:
-        """Gap between the log-probabilities of the two likeliest ids after these."""
+    def margin(self, ids: list[int], choices: set[int]) -> float | None:
+        """Gap between the log-probabilities of the likeliest id after these and of the less likely choice; None if that is not told."""
 
     @abstractmethod
     def memory(self) -> dict:

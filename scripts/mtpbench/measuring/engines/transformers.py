@@ -86,7 +86,7 @@ class Transformers(Engine):
         sizes = [value.numel() // len(wave) for value in steps.values]
         records = [self._record(submit, steps.times, sizes, row, stops or []) for row in outputs]
         if draft is not None:
-            records[0] |= draft.accounted(sizes)
+            records[0] |= draft.accounted()
             for name in COUNTERS:
                 self.totals[name] += records[0]["counters"][name]
         return records
@@ -117,11 +117,11 @@ class Transformers(Engine):
     def counters(self) -> dict[str, int]:
         return dict(self.totals)
 
-    def margin(self, ids: list[int]) -> float:
+    def margin(self, ids: list[int], choices: set[int]) -> float | None:
         with torch.inference_mode():
             logits = self.target(torch.tensor([ids], device=self.device), logits_to_keep=1).logits[0, -1]
-        best = logits.float().log_softmax(-1).topk(2).values
-        return float(best[0] - best[1])
+        likely = logits.float().log_softmax(-1)
+        return float(likely.max() - likely[sorted(choices)].min())
 
     def memory(self) -> dict:
         if self.on_gpu:
@@ -188,7 +188,7 @@ class _ObservedDrafts:
         self.kept.append(int(num_matches))
         self.last_scores = scores
 
-    def accounted(self, sizes: list[int]) -> dict:
+    def accounted(self) -> dict:
         """offered, accepted and counters of the request's steps after the prefill.
 
         Only the last step can be cut, by the length limit or by a stop id among its ids, and what `generate` then

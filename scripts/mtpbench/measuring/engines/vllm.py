@@ -19,6 +19,7 @@ from mtpbench.measuring.engines.base import COUNTERS, Engine
 GPU_SHARE = {"interleaved": 0.45, "blocks": 0.9}
 # By default vLLM takes nearly all of the machine's memory, and compiling takes longer than a whole cell of the small pair.
 ON_CPU = {"kv_cache_memory_bytes": 512 << 20, "enforce_eager": True}
+LIKELIEST = 5  # ids whose log-probability is asked for; an id beyond them is no tie
 SYNTHETIC = ("rejection_sample_method", "synthetic_acceptance_length", "synthetic_acceptance_rates")
 
 
@@ -97,19 +98,19 @@ class Vllm(Engine):
         if self.drafting and len(wave) == 1:  # the reports are sums over a step's requests, so they are told apart only here
             (record,) = records.values()
             record["offered"], record["accepted"] = map(list, zip(*drafts[1:])) if drafts[1:] else ([], [])
-            record["counters"] = {name: total - before[name] for name, total in self.counters().items()}
+            record["counters"] = {name: self.stats.totals[name] - before[name] for name in COUNTERS}
         return list(records.values())
 
     def counters(self) -> dict[str, int]:
         return dict(self.stats.totals)
 
-    def margin(self, ids: list[int]) -> float:
-        self.engine.add_request(next(self.names), {"prompt_token_ids": ids}, _greedy(max_tokens=1, logprobs=2))
+    def margin(self, ids: list[int], choices: set[int]) -> float | None:
+        self.engine.add_request(next(self.names), {"prompt_token_ids": ids}, _greedy(max_tokens=1, logprobs=LIKELIEST))
         outputs = []
         while self.engine.has_unfinished_requests():
             outputs += self.engine.step()
-        best, second = sorted((entry.logprob for entry in outputs[-1].outputs[0].logprobs[0].values()), reverse=True)[:2]
-        return float(best - second)
+        likely = {id_: entry.logprob for id_, entry in outputs[-1].outputs[0].logprobs[0].items()}
+        return float(max(likely.values()) - min(likely[id_] for id_ in choices)) if choices <= likely.keys() else None
 
     def memory(self) -> dict:
         if self.on_gpu:
@@ -148,9 +149,10 @@ class _StepStats:
 
     def __init__(self) -> None:
         self.last = (0, 0)
-        self.totals = dict.fromkeys(COUNTERS, 0)
+        self.totals = dict.fromkeys((*COUNTERS, "preempted"), 0)
 
     def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=None) -> None:
+        self.totals["preempted"] += iteration_stats.num_preempted_reqs
         step = scheduler_stats.spec_decoding_stats
         if step is not None:
             self.last = (step.num_draft_tokens, step.num_accepted_tokens)
