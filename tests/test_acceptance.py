@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import gate, record, requests, result, speculative
 
-from mtpbench.analysis.acceptance import acceptance, disagreement, histogram, of_requests, uncut, window
+from mtpbench.analysis.acceptance import acceptance, censored, disagreement, histogram, of_requests, window
 from mtpbench.analysis.aggregate import recompute
 from mtpbench.analysis.records import batch
+from mtpbench.simulate import Truth
 
 
 def counters_of(records, **changes):
@@ -48,15 +49,25 @@ def test_invariants_hold_for_any_run(run):
 
 @given(runs())
 def test_an_engine_that_tells_sums_alone(run):
-    """Its counters give the length; of some of the requests alone whole steps do, without the last ones, which may be cut."""
+    """Its counters give the length; of some of the requests alone their steps do, of which the last may be cut."""
     gamma, records = run
     blind = [{**each, "accepted": None, "offered": None, "counters": None} for each in records]
     totals, whole = of_requests(records), acceptance(records, None, gamma)
     assert (acceptance(blind, totals, gamma) or {}).get("length") == (whole or {}).get("length")
-    without_last = [{**each, "counts": each["counts"][:-1], "accepted": each["accepted"][:-1], "offered": each["offered"][:-1]} for each in records]
-    expected = acceptance(without_last, None, gamma)
-    found = acceptance([uncut(each) for each in blind], None, gamma)
-    assert found == (expected and {**expected, "drafted": None, "rate": None})
+    found = censored(blind, gamma)
+    assert (found or {}).get("drafts") == (whole or {}).get("drafts")
+    if found:
+        assert found["joint"] == sorted(found["joint"], reverse=True) and 1 <= found["length"] <= gamma + 1
+
+
+@pytest.mark.parametrize(("gamma", "tokens"), [(4, 64), (4, 16), (8, 32), (4, 6)])
+def test_the_length_that_whole_and_cut_steps_show_is_the_one_that_all_had(gamma, tokens):
+    """Leaving cut steps out was seen to take up to 39 % off, as a long step is cut more often than a short one."""
+    made = result("h100_vllm_code_mtp", prompts=2000, rounds=1, tokens=tokens, truth=Truth(gamma=gamma))
+    records = requests(made)
+    expected, found = (made(records, *more) for made, more in ((acceptance, (None, gamma)), (censored, (gamma,))))
+    assert found["length"] == pytest.approx(expected["length"], rel=0.02)
+    assert found["joint"] == pytest.approx(expected["joint"], abs=0.03)
 
 
 @given(runs(), st.integers(-5, 5))

@@ -134,6 +134,12 @@ def test_a_row_that_is_gone(root):
     assert "cells.csv: lacks the row of" in found(root)
 
 
+def test_a_row_that_stands_twice_is_no_mistake_of_another(root):
+    path = root / "metrics/cells.csv"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1])
+    assert audit(root)["rows"] == 5
+
+
 def test_a_column_that_is_gone(root):
     path = root / "metrics/cells.csv"
     rows = [line.split(",") for line in path.read_text().splitlines()]

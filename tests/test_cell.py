@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def test_lines_that_are_still_being_logged_when_the_error_is_there(interpreter, 
             print(json.dumps({{"status": "loaded"}}), flush=True)
             os.read(int(sys.argv[-1]), 1)
         for number in range({2 if together else 1}):
-            for line in range(40): print("session", number, "line", line, file=sys.stderr)
+            for line in range([40, 29][number]): print("session", number, "line", line, file=sys.stderr)
             sys.stderr.write(["ValueError: No available memory for the cache blocks.", "a crash"][number])
             sys.stderr.flush()
             print(json.dumps({{"status": "error", "error": {{"kind": "engine", "message": "see above", "tail": ""}}}}), flush=True)
@@ -118,8 +119,36 @@ def test_lines_that_are_still_being_logged_when_the_error_is_there(interpreter, 
         errors = [json.loads(cell.run(REQUEST, python, log=slow))["error"]]
     assert [error["kind"] for error in errors] == ["memory", "engine"][: len(errors)]
     for number, error in enumerate(errors):
-        assert error["tail"].splitlines()[-2] == f"session {number} line 39" and len(error["tail"].splitlines()) == cell.TAIL_LINES
+        tail = error["tail"].splitlines()
+        assert tail[-2] == f"session {number} line {[39, 28][number]}" and len(tail) == cell.TAIL_LINES
+        assert all(line.startswith(f"session {number} ") for line in tail[:-1])
     assert cell.MARK not in "".join(lines)
+
+
+def test_a_mark_that_an_engine_prints_hides_no_line(interpreter):
+    reply, lines = run(interpreter(f"""
+        print("before{cell.MARK}out of memory", "{cell.MARK}", "after", sep="\\n", file=sys.stderr)
+        print(json.dumps({{"status": "error", "error": {{"kind": "engine", "message": "see above", "tail": ""}}}}))
+    """))
+    assert reply["error"]["kind"] == "memory" and lines[0].endswith("out of memory") and lines[-1] == "after"
+
+
+def test_a_flood_of_lines_that_nobody_reads_ends_with_the_time_limit(interpreter):
+    python = interpreter("while True: print('x' * 63, file=sys.stderr)")
+    start = time.monotonic()
+    blocked = threading.Event()
+    assert "no reply within 1 s" in json.loads(cell.run(REQUEST, python, log=lambda line: blocked.wait(), timeout=1))["error"]["message"]
+    blocked.set()
+    assert time.monotonic() - start < 30
+
+
+def test_a_child_that_is_killed_in_the_midst_of_its_reply(interpreter):
+    reply, _ = run(interpreter("""
+        sys.stdout.write('{"status": "ok", "session": {"text": "' + "x" * 100_000)
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """))
+    assert reply["error"]["kind"] == "memory" and "SIGKILL" in reply["error"]["message"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

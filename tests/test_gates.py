@@ -139,7 +139,15 @@ def test_requests_that_waited_for_others_to_end():
     assert fails(made, "concurrency") == "session 0, test, concurrency 4: 1 of 4 requests began after another had ended, so they never ran together"
     for each in wave[:3]:
         each["finish"] = "stop"
-    assert gate(made, "concurrency")["passed"]
+    seen = gate(made, "concurrency")
+    assert seen["passed"] and seen["warning"] and "1 of 4 requests began after another had ended by itself" in seen["seen"]
+
+
+@pytest.mark.parametrize("arm", ["control", "test"])
+def test_a_request_without_an_output_breaks_no_gate(arm):
+    made = result("h100_vllm_code_mtp", concurrency=(4,))
+    requests(made, arm)[0].update(times=[], counts=[], ids=[], accepted=None)
+    assert recompute(made)["loads"]
 
 
 def test_requests_that_the_engine_began_again():
@@ -260,6 +268,30 @@ def test_the_first_run_of_every_prompt_is_cold(what, delay):
     assert f"session 0, test, concurrency 1: the first {what} of each prompt is" in fails(made, "warmed_up")
 
 
+def test_a_slow_prefill_of_the_only_prompt_that_ran_twice_is_no_cold_start():
+    """Eight prompts at a load of three: the last wave is filled up with the first prompt."""
+    made = result("h100_vllm_code_mtp", prompts=8, rounds=1, concurrency=(3,))
+    session = made["sessions"][0]
+    for arm in ("control", "test"):
+        mine = [each for each in requests(made, arm)]
+        first, last = mine[0], mine[-1]
+        late = last["submit"] - first["submit"]
+        session["requests"].append({**first, "wave": 2, "repeat": 1, "submit": last["submit"], "times": [t + late for t in first["times"]]})
+    first = requests(made)[0]
+    first["times"] = [t + 2.2 * (first["times"][0] - first["submit"]) for t in first["times"]]
+    assert gate(made, "warmed_up")["passed"]
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(2.0, True), (100.0, False)])
+@pytest.mark.parametrize("arm", ["control", "test"])
+def test_of_two_waves_only_a_gross_difference_is_a_cold_start(factor, passed, arm):
+    made = result("h100_vllm_code_mtp", rounds=2, concurrency=(12,))
+    for each in requests(made, arm):
+        if each["wave"] == 0:
+            each["times"] = [each["times"][0] + factor * (t - each["times"][0]) for t in each["times"]]
+    assert gate(made, "warmed_up")["passed"] is passed
+
+
 def test_a_load_of_one_wave_says_that_nothing_came_later():
     """With repeats within the wave, too: they are no later runs."""
     made = result("h100_vllm_code_mtp", concurrency=(1, 24), rounds=1)
@@ -295,12 +327,19 @@ def test_no_throttling(share, down, passed):
         assert "thermal (hardware)" in fails(made, "no_throttling")
 
 
-def test_a_clock_that_is_held_low_all_the_while():
-    made = result("h100_vllm_code_mtp")
-    for row in made["sessions"][0]["telemetry"]["rows"]:
-        row[1], row[4] = 600, 0x40
+@pytest.mark.parametrize(("reasons", "share", "warns"), [
+    (0x40, 1.0, True), (0x20, 1.0, True), (0x8, 1.0, True), (0x80, 1.0, True), (0x4, 1.0, False), (0x1, 1.0, False), (0x40, 0.05, False),
+])  # fmt: skip
+@pytest.mark.parametrize("session", [0, 1])
+def test_a_clock_that_is_held_low_all_the_while(reasons, share, warns, session):
+    made = result("h100_vllm_code_mtp", sessions=2)
+    rows = made["sessions"][session]["telemetry"]["rows"]
+    for row in rows:
+        row[1] = 600
+    for row in rows[20 : 20 + round(share * len(rows))]:
+        row[4] = reasons
     seen = gate(made, "no_throttling")
-    assert seen["passed"] and seen["warning"] and "thermal (hardware)" in seen["seen"]
+    assert seen["passed"] and seen["warning"] is warns
 
 
 def test_a_session_without_samples_hides_no_throttling_of_another():

@@ -72,43 +72,54 @@ def test_no_figure_without_a_step_a_peak_or_the_drafts(request_, peak, drafted):
     assert set(hardware.usage(rows_of(request_), MODEL, peak, drafted).values()) == {None}
 
 
-def energies(turn: float, turns: int, watts: dict, apart: float = 0.25) -> dict:
-    """What `energy` says of two arms that take turns of so many seconds with pauses between them, of 10 ids each."""
-    requests, fine = [], np.arange(0, turns * turn * 1.1 + 1, 1e-3)
-    power = np.full(len(fine), 50.0)
+def energies(turn: float, turns: int, watts: dict, apart=0.25, updated=0.1, noise=0.0, between=50.0) -> dict:
+    """What `energy` says of two arms that take turns of so many seconds, with a tenth of that between them, from a counter that is
+    updated and read so often. noise: of a turn's power."""
+    rng, requests, fine = np.random.default_rng(0), [], np.arange(0, turns * turn * 1.1 + 1, 1e-3)
+    power, ran = np.full(len(fine), between), dict.fromkeys(watts, 0.0)
     for number in range(turns):
         arm, start = ("control", "test")[number % 2], number * turn * 1.1
-        length = turn * (0.8 + 0.4 * ((number * 7) % 5) / 4)  # turns differ in length, as requests do
-        length = min(length, turn * 1.05)
-        requests.append(record([1] * 10, np.linspace(start + length / 2, start + length, 10).tolist(), submit=start, arm=arm, repeat=number))
-        power[(fine >= start) & (fine < start + length)] = watts[arm]
+        end = start + turn * rng.uniform(0.9, 1.05)  # requests differ a little in length
+        requests.append(record([1] * 10, np.linspace(start + turn / 2, end, 10).tolist(), submit=start, arm=arm, repeat=number))
+        power[(fine >= start) & (fine < end)] = watts[arm] * (1 + noise * rng.standard_normal())
+        ran[arm] += watts[arm] * (end - start)
     times = np.arange(0, fine[-1], apart)
-    joules = np.interp(times, fine, np.cumsum(power) * 1e-3)
+    joules = np.interp(np.floor(times / updated) * updated if updated else times, fine, np.cumsum(power) * 1e-3)
     telemetry = {"fields": ["t", "energy_j"], "rows": np.column_stack([times, joules]).tolist()}
-    return hardware.energy([{"requests": requests, "telemetry": telemetry}])
+    found = hardware.energy([{"requests": requests, "telemetry": telemetry}])
+    return {arm: (found[arm, 1][0] and found[arm, 1][0] / ran[arm], found[arm, 1][1]) for arm in watts}
 
 
-@pytest.mark.parametrize("turn", [1.0, 0.19, 0.104])
-def test_energy_of_arms_whose_turns_are_shorter_than_the_time_between_samples(turn):
-    """Seen before: interpolation between the samples took 77 % too much for the arm that needs less."""
-    for (arm, load), (joules, reason) in energies(turn, 200, watts := {"control": 200.0, "test": 600.0}).items():
-        rows = 100 * turn * 0.98  # seconds
-        assert reason is None and load == 1 and joules == pytest.approx(watts[arm] * rows, rel=0.05)
+@pytest.mark.parametrize(("turn", "noise"), [(1.0, 0.1), (0.5, 0.0), (0.19, 0.1), (0.19, 0.0)])
+def test_energy_of_arms_whose_turns_are_shorter_than_the_time_between_samples(turn, noise):
+    """Seen before: interpolation between the samples took 23 % too much for the arm that needs less."""
+    for share, reason in energies(turn, round(600 / turn), {"control": 200.0, "test": 600.0}, noise=noise).values():
+        assert reason is None and share == pytest.approx(1, abs=0.1)
+
+
+def test_energy_of_turns_that_the_counter_itself_blurs_is_not_told():
+    for share, reason in energies(0.104, 400, {"control": 200.0, "test": 600.0}).values():
+        assert share is None and reason == "turns of 0.1 s are too short for the energy counter"
 
 
 def test_energy_of_an_arm_that_ran_for_less_than_a_few_samples_is_not_told():
     """Seen on an H200: two equal arms of 0.3 s said 0.026 and 0.012 J a token."""
-    assert all(joules is None and "samples of the energy counter" in reason for joules, reason in energies(0.3, 2, {"control": 200, "test": 200}).values())
+    assert all(share is None and "samples of the energy counter" in reason for share, reason in energies(0.3, 2, {"control": 200, "test": 200}).values())
 
 
-@pytest.mark.parametrize("apart", [0.25, 0.5])
-def test_energy_that_the_samples_do_not_settle_is_not_told(apart):
-    rng, made = np.random.default_rng(1), energies(0.3, 40, {"control": 200, "test": 200}, apart)
-    assert all(reason is None for _, reason in made.values())
-    requests = [record([1] * 10, np.linspace(t + 0.1, t + 0.3, 10).tolist(), submit=t, arm=("control", "test")[n % 2], repeat=n) for n, t in enumerate(np.arange(0, 4, 0.31))]
-    rows = [[t, e] for t, e in zip(np.arange(0, 4, apart), np.cumsum(rng.uniform(0, 200, int(4 / apart))))]
-    noisy = hardware.energy([{"requests": requests, "telemetry": {"fields": ["t", "energy_j"], "rows": rows}}])
-    assert all(joules is None and reason.endswith("only") for joules, reason in noisy.values())
+def test_energy_that_the_samples_do_not_settle_is_not_told():
+    assert all(reason is None for _, reason in energies(0.3, 200, {"control": 200, "test": 220}).values())
+    for share, reason in energies(0.3, 24, {"control": 200, "test": 220}, noise=0.6).values():
+        assert share is None and reason.startswith("the samples of the energy counter leave") and reason.endswith(" W")
+
+
+def test_the_pauses_between_turns_have_a_power_of_their_own():
+    shares = [share for share, _ in energies(0.5, 200, {"control": 300.0, "test": 300.0}, between=1000.0).values()]
+    assert shares == pytest.approx([1, 1], abs=0.1)
+
+
+def test_no_request_no_energy():
+    assert hardware.energy([{"requests": [], "telemetry": {"fields": ["t", "energy_j"], "rows": [[0, 0], [1, 9], [2, 18]]}}]) == {}
 
 
 def test_no_energy_counter():

@@ -71,6 +71,14 @@ def test_a_tie_hides_no_mismatch_of_another_repeat(margin):
     assert (found["tie"], found["mismatch"], found["differences"][0]["first_difference"]) == (0, 1, 2)
 
 
+@pytest.mark.parametrize("second", [None, 8.3])
+def test_a_tie_hides_no_mismatch_at_the_same_place(second):
+    made = differing("h100_vllm_code_mtp", 3, 1e-4)
+    made["sessions"][0]["losslessness"].append({"prompt": "code-01", "concurrency": 1, "first_difference": 3, "margin": second})
+    found = compare(made["sessions"], "bfloat16")
+    assert (found["tie"], found["mismatch"], found["differences"][0]["margin"]) == (0, 1, second)
+
+
 def test_an_output_that_goes_on_differs_where_the_other_ended():
     made = result("h100_vllm_code_mtp")
     each = requests(made, "control")[0]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,35 @@ def test_vllm_in_blocks_at_two_loads(measure):
     assert waves == {0: 3, 1: 3, 2: 3, 3: 3}
     drafts = [w["close"]["counters"]["drafts"] - w["open"]["counters"]["drafts"] for w in session["windows"] if w["arm"] == "test"]
     assert all(drafts) and session["losslessness"] == []
+
+
+MARGINS = """
+import json, sys
+from mtpbench.measuring.engines import implementation
+request, ids, choices = json.load(sys.stdin)
+engine = implementation(request["spec"]["engine"]["implementation"])(request, {"method": "none"}, None)
+print("margins", json.dumps([engine.margin(ids, frozenset(each)) for each in choices]))
+"""
+
+
+def test_both_engines_give_the_same_margin_between_two_choices(root, engine_python, mtp):
+    """Of the id that both engines chose, of likely others and of an unlikely one, of which vLLM tells nothing."""
+    answer, found = of(mtp("transformers"), "control")[0]["ids"], {}
+    prefix, vocabulary = answer[:20], range(0, 2048, 7)
+    for engine in ENGINES:
+        request = {
+            "spec": {"device": {"kind": "cpu", "name": cpu_name()}, "engine": {"implementation": engine, "options": {}},
+                     "model": {"dtype": "float32"}, "protocol": {"concurrency": [1], "order": "interleaved"}},
+            "paths": {"target": str(root / "models/small/target")},
+        }  # fmt: skip
+        choices = [[answer[20]], *([answer[20], id_] for id_ in vocabulary)]
+        done = subprocess.run([engine_python(engine), "-P", "-c", MARGINS], input=json.dumps([request, prefix, choices]), text=True,
+                              env=cell.environment(None), capture_output=True, timeout=600)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found[engine] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("margins")).removeprefix("margins"))
+    assert found["vllm"][0] == pytest.approx(0, abs=1e-4) and found["transformers"][0] == pytest.approx(0, abs=1e-4)
+    told = [(one, other) for one, other in zip(found["transformers"][1:], found["vllm"][1:]) if other is not None]
+    assert all(one == pytest.approx(other, abs=1e-3) for one, other in told) and None in found["vllm"] and max(found["transformers"]) > 3
 
 
 @pytest.mark.parametrize(("blocks", "tokens", "what"), [(14, 64, "never ran together"), (36, 150, "for want of cache, and began them again")])

@@ -175,6 +175,32 @@ def test_every_place_where_repeats_differ_first_has_its_margin(measure, monkeypa
     assert [(each["first_difference"], each["margin"]) for each in found["losslessness"]] == [(4, 0.5), (3, 0.5)]
 
 
+def test_another_id_at_the_same_place_has_a_margin_of_its_own(measure, monkeypatch):
+    third, asked = iter([4, 7, 4, 9]), []  # by runs: control, test; then test, control of the second round
+
+    def run(self, wave, output_tokens, ignore_eos):
+        (record,) = Counting.kept(self, wave, output_tokens, ignore_eos)
+        return [record | {"ids": [1, 2, 3, next(third), 5]}]
+
+    monkeypatch.setattr(Counting, "kept", Counting.run, raising=False)
+    monkeypatch.setattr(Counting, "run", run)
+    monkeypatch.setattr(Counting, "margin", lambda self, ids, choices: asked.append(choices) or 0.1)
+    found, _ = measure("a", rounds={"min": 2, "max": 2, "half_width": None})
+    assert asked == [{4, 7}, {4, 9}] and [each["first_difference"] for each in found["losslessness"]] == [3, 3]
+
+
+def test_an_output_that_is_the_beginning_of_the_other_is_no_tie(measure, monkeypatch):
+    def run(self, wave, output_tokens, ignore_eos):
+        (record,) = Counting.kept(self, wave, output_tokens, ignore_eos)
+        cut = self.mode["method"] != "none"
+        return [record | {"ids": [1, 2, 3], "counts": [1, 2], "times": record["times"][:2], "accepted": [1], "offered": [4]} if cut else record]
+
+    monkeypatch.setattr(Counting, "kept", Counting.run, raising=False)
+    monkeypatch.setattr(Counting, "run", run)
+    (difference,) = measure("a")[0]["losslessness"]
+    assert (difference["first_difference"], difference["margin"]) == (3, None)
+
+
 @pytest.mark.parametrize("gap", [float("nan"), float("inf"), None])
 def test_a_margin_that_is_no_number_is_not_known(measure, monkeypatch, gap):
     monkeypatch.setattr(Counting, "differs", {"b"})

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -121,29 +122,33 @@ class _Child:
         if self.failure:
             return _error(request, self.failure, self.tail)
         line = self.process.stdout.readline()
-        if not line:
+        if not line.endswith("\n"):  # it has ended, perhaps in the midst of a reply
             self.process.wait()
         self._read_all()  # what it said last may tell why it failed
         if self.late.is_set():
             return _error(request, f"no reply within {self.timeout:g} s; stopped", self.tail)
-        return _checked(request, line, self.process.returncode or 0, self.tail)
+        reply = _checked(request, line, self.process.returncode or 0, self.tail)
+        self.tail.clear()  # what comes belongs to the next request
+        return reply
 
     def _follow(self, said: int, log: Callable[[str], object]) -> None:
         with open(said, errors="replace") as stream:
             for line in stream:
-                line, mark, _ = line.rstrip().partition(MARK)
-                if line or not mark:
-                    self.tail.append(line)
-                    log(line)
-                if mark:
+                line = line.rstrip()
+                said = line.removesuffix(MARK)
+                if said or not line:
+                    self.tail.append(said)
+                    log(said)
+                if line.endswith(MARK):
                     self.read_to_mark.set()
 
     def _read_all(self) -> None:
         """Until the lines that were written up to now are in the tail: those of stderr do not come with those of stdout."""
         self.read_to_mark.clear()
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more, since a line could not be logged
-            os.write(self.said, f"{MARK}\n".encode())
-            self.read_to_mark.wait(5)
+        with contextlib.suppress(OSError):  # nobody reads any more, since a line could not be logged
+            if select.select([], [self.said], [], 5)[1]:
+                os.write(self.said, f"{MARK}\n".encode())
+                self.read_to_mark.wait(5)
 
     def _stop(self) -> None:
         for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):

@@ -13,12 +13,6 @@ def decided(record: Mapping) -> list[int] | None:
     return record["accepted"] if len(record["counts"]) > 1 else []
 
 
-def uncut(record: Mapping) -> dict:
-    """A request of a method that drafts in every step, where the engine does not tell per step: a step brings one id more than it
-    accepted, save the last one, which the length limit or a stop may have cut, and which is left out here."""
-    return {**record, "counts": record["counts"][:-1], "accepted": [count - 1 for count in record["counts"][1:-1]]}
-
-
 def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | None:
     """The engine's counters over the measured windows: {"drafts", "drafted", "accepted"}; None where it has none."""
     found = [each for session in sessions for each in session["windows"] if (each["arm"], each["concurrency"]) == (arm, concurrency)]
@@ -58,6 +52,30 @@ def acceptance(records: Sequence[Mapping], counters: Mapping | None, gamma: int)
         "length": 1 + accepted / drafts, "rate": accepted / drafted if drafted else None,
         "drafts": drafts, "drafted": drafted, "accepted": accepted, "cut": accepted + len(per_step) - delivered,
         "joint": joint, "conditional": [now / before if before else None for before, now in zip([1.0, *joint], joint)],
+    }  # fmt: skip
+
+
+def censored(records: Iterable[Mapping], gamma: int) -> dict | None:
+    """The ACC of requests whose engine tells nothing of them alone, by a method that drafts in every step.
+
+    A step brings one id more than it accepted, save a last one: the length limit or a stop may have cut it, so it shows only
+    that it accepted so many or more. Position by position it counts as far as it is seen (Kaplan and Meier 1958, JASA 53:457);
+    leaving it out would leave out long steps more often than short ones.
+    """
+    counts = [record["counts"][1:] for record in records if len(record["counts"]) > 1]
+    whole, last = (np.array([count - 1 for each in counts for count in each[part]], dtype=int) for part in (slice(-1), slice(-1, None)))
+    if not counts:
+        return None
+    conditional, joint = [], []
+    for position in range(gamma):
+        more = int((whole > position).sum() + (last > position).sum())
+        seen = int((whole >= position).sum() + (last > position).sum())
+        conditional.append(more / seen if seen else None)
+        joint.append((joint[-1] if joint else 1.0) * (conditional[-1] or 0.0))
+    steps = len(whole) + len(last)
+    return {
+        "length": 1 + sum(joint), "rate": sum(joint) / gamma, "drafts": steps, "drafted": None, "accepted": None, "cut": None,
+        "joint": joint, "conditional": conditional,
     }  # fmt: skip
 
 

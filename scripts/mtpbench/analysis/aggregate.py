@@ -122,10 +122,10 @@ def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, B
 
 def _accepted(records: Sequence[Mapping], mode: Mapping) -> dict | None:
     """Acceptance over some of an arm's requests; None where neither engine nor steps tell it: prompt lookup has steps without a draft."""
-    counters = acceptance.of_requests(records)
+    counters, gamma = acceptance.of_requests(records), mode["num_speculative_tokens"]
     if counters is None:
-        records = [acceptance.uncut(record) for record in records] if mode["method"] == "mtp" else []
-    return acceptance.acceptance(records, counters, mode["num_speculative_tokens"])
+        return acceptance.censored(records, gamma) if mode["method"] == "mtp" else None
+    return acceptance.acceptance(records, counters, gamma)
 
 
 def _grouped(records: Sequence[Mapping], key) -> dict:

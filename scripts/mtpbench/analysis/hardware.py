@@ -8,6 +8,7 @@ import csv
 import functools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mtpbench.analysis.records import Batch, batch, busy, seconds
 PEAKS = Path(__file__).parents[3] / "config" / "gpu_peaks.csv"
 
 ENERGY_KNOWN_TO = 0.1  # half of the 95 % interval, above which an arm's energy is not told
+SHORTEST_TURN = 0.15  # s. NVML's counter moves every 0.1 s or so; simulated, that shifts 5 % of a turn of this length to the other arm
 
 
 @functools.cache
@@ -84,10 +86,12 @@ def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | N
     The arms take turns that may be shorter than the time between two samples of NVML's energy counter, so no turn is read off
     by itself. Each interval between samples gives an equation: its joules are the power of each arm and load, and of the moments between
     them, by the seconds that each had of it. Least squares over all sessions gives the powers (numpy.linalg.lstsq); one that is
-    not known to ENERGY_KNOWN_TO (95 %, from the residuals) is not told.
+    not known to ENERGY_KNOWN_TO (95 %, from the residuals) is not told, nor where the counter itself blurs the turns.
     """
     keys = sorted({(record["arm"], record["concurrency"]) for session in sessions for record in session["requests"]})
-    shares, joules, ran = [], [], np.zeros(len(keys))
+    if not keys:
+        return {}
+    shares, joules, ran, turns = [], [], np.zeros(len(keys)), defaultdict(list)
     for session in sessions:
         columns, reason = telemetry(session)
         if columns is None or np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
@@ -98,17 +102,23 @@ def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | N
         shares.append(np.column_stack([had, np.diff(columns["t"]) - had.sum(axis=1)])[measuring])
         joules.append(np.diff(columns["energy_j"])[measuring])
         ran += [np.diff(rows, axis=1).sum() for rows in spans]
+        for (_, load), rows in zip(keys, spans):
+            turns[load].append(np.median(np.diff(rows, axis=1)) if len(rows) else math.inf)
     share, joule = np.vstack(shares), np.concatenate(joules)
     power, residual, rank, _ = np.linalg.lstsq(share, joule, rcond=None)
     free = len(joule) - len(power)
     if rank < len(power) or free < 1:
         return dict.fromkeys(keys, (None, f"{len(joule)} samples of the energy counter do not tell the arms and loads apart"))
     error = stats.t.ppf(0.975, free) * np.sqrt(np.diag(np.linalg.inv(share.T @ share)) * residual[0] / free)
-    off = [math.inf if watts <= 0 else each / watts for watts, each in zip(power, error)]
-    return {
-        key: (watts * seconds, None) if known <= ENERGY_KNOWN_TO else (None, f"the samples of the energy counter tell it to {known:.0%} only")
-        for key, watts, seconds, known in zip(keys, power.tolist(), ran.tolist(), off)
-    }
+    found: dict = {}
+    for key, watts, off, seconds in zip(keys, power.tolist(), error.tolist(), ran.tolist()):
+        if (turn := min(turns[key[1]])) < SHORTEST_TURN:
+            found[key] = None, f"turns of {turn:.2g} s are too short for the energy counter"
+        elif watts <= 0 or off > ENERGY_KNOWN_TO * watts:
+            found[key] = None, f"the samples of the energy counter leave {watts:.0f} ± {off:.0f} W"
+        else:
+            found[key] = watts * seconds, None
+    return found
 
 
 def _spans(session: Mapping, arm: str, concurrency: int) -> np.ndarray:

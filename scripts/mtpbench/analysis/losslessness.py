@@ -31,7 +31,9 @@ def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
     """
     differences, prompts = [], 0
     for session in sessions:
-        margins = {(each["prompt"], each["concurrency"], each["first_difference"]): each["margin"] for each in session["losslessness"]}
+        margins = defaultdict(list)
+        for each in session["losslessness"]:
+            margins[each["prompt"], each["concurrency"], each["first_difference"]].append(each["margin"])
         by_prompt = defaultdict(list)
         for (concurrency, prompt, _), pair in pairs(session["requests"]).items():
             ids = {record["arm"]: record["ids"] for record in pair}
@@ -39,10 +41,14 @@ def compare(sessions: Sequence[Mapping], dtype: str) -> dict:
                 by_prompt[prompt, concurrency].append(first_difference(ids["control"], ids["test"]))
         prompts += len(by_prompt)
         for (prompt, concurrency), found in sorted(by_prompt.items()):
-            known = {index: margins.get((prompt, concurrency, index)) for index in sorted(set(found) - {None})}
+            known = {index: max(margins[prompt, concurrency, index] or [None], key=_width) for index in sorted(set(found) - {None})}
             if known:
-                index = max(known, key=lambda index: math.inf if known[index] is None else abs(known[index]))
+                index = max(known, key=lambda index: _width(known[index]))
                 differences.append({"prompt": prompt, "session": session["index"], "concurrency": concurrency,
                                     "first_difference": index, "margin": known[index], "outcome": outcome(known[index], dtype)})  # fmt: skip
     count = {kind: sum(each["outcome"] == kind for each in differences) for kind in ("tie", "mismatch")}
     return {"prompts": prompts, "identical": prompts - len(differences), **count, "differences": differences[:LISTED]}
+
+
+def _width(margin: float | None) -> float:
+    return math.inf if margin is None else abs(margin)

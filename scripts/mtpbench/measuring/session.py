@@ -268,7 +268,7 @@ class Session:
         })  # fmt: skip
 
     def _differences(self) -> list[dict]:
-        """Of each prompt and load every place where repeats differ first between the arms, and how close the choice was there."""
+        """Of each prompt and load every way in which repeats differ first between the arms, and how close the choice was there."""
         ids: dict = {}
         for record in self.requests:
             ids.setdefault((record["prompt"], record["concurrency"], record["repeat"]), {})[record["arm"]] = record["ids"]
@@ -277,17 +277,18 @@ class Session:
             if len(arms) == len(ARMS) and arms["control"] != arms["test"]:
                 one, other = arms["control"], arms["test"]
                 first = next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(map(len, (one, other))))
-                if (prompt, load, first) not in found:
-                    choices = {each[first] for each in (one, other) if len(each) > first}
-                    found[prompt, load, first] = self._margin(self.prompts[prompt] + one[:first], choices)
+                choices = frozenset(each[first] for each in (one, other) if len(each) > first)
+                if (case := (prompt, load, tuple(one[:first]), choices)) not in found:
+                    found[case] = self._margin(self.prompts[prompt] + one[:first], choices)
         return [
-            {"prompt": prompt, "concurrency": load, "first_difference": first, "margin": margin}
-            for (prompt, load, first), margin in found.items()
+            {"prompt": prompt, "concurrency": load, "first_difference": len(prefix), "margin": margin}
+            for (prompt, load, prefix, _), margin in found.items()
         ]
 
-    def _margin(self, prefix: list[int], choices: set[int]) -> float | None:
-        """None where the engine cannot tell, and where ids are drawn to a set acceptance: they differ by design there."""
-        margin = None if self._synthetic() else next(iter(self.open.values())).margin(prefix, choices)
+    def _margin(self, prefix: list[int], choices: frozenset[int]) -> float | None:
+        """None where the engine cannot tell; where one output is the beginning of the other, which no rounding does, since the id that
+        stops is among them; and where ids are drawn to a set acceptance: they differ by design there."""
+        margin = None if self._synthetic() or len(choices) < 2 else next(iter(self.open.values())).margin(prefix, choices)
         return margin if margin is not None and math.isfinite(margin) else None
 
     def _peaks(self, kind: str) -> dict:

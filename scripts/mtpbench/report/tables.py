@@ -159,7 +159,7 @@ def _plain(study: Study) -> Iterable[Table]:
         "Predicted": attrgetter("predicted"), "give or take": attrgetter("predicted_spread"), "Observed": attrgetter("ratio"),
         "95 % interval": attrgetter("interval"),
     }, note=(
-        "γ: draft length. Drafting pays where the acceptance length exceeds the break-even length T step / T base. "
+        "γ: draft length. Drafting pays where a step brings more ids than the break-even length T step / T base. "
         "Predicted: ids a step × T base / T step (ids that came out, a little fewer than the acceptance length where an output ends within a step), the step times being the means over up to two other cells that "
         "draft alike; give or take that factor, by which their own speed-ups are uncertain. It holds within 5 % of the "
         "observed, in the observed's interval, or within both uncertainties, where the two differ by no more than they may together: where that is wide, this says "

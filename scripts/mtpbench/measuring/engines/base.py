@@ -54,7 +54,7 @@ class Engine(ABC):
         often it had to stop a request and begin it again ("preempted")."""
 
     @abstractmethod
-    def margin(self, ids: list[int], choices: set[int]) -> float | None:
+    def margin(self, ids: list[int], choices: frozenset[int]) -> float | None:
         """Gap between the log-probabilities of the likeliest id after these and of the less likely choice; None if that is not told."""
 
     @abstractmethod

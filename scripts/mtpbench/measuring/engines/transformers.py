@@ -117,7 +117,7 @@ class Transformers(Engine):
     def counters(self) -> dict[str, int]:
         return dict(self.totals)
 
-    def margin(self, ids: list[int], choices: set[int]) -> float | None:
+    def margin(self, ids: list[int], choices: frozenset[int]) -> float | None:
         with torch.inference_mode():
             logits = self.target(torch.tensor([ids], device=self.device), logits_to_keep=1).logits[0, -1]
         likely = logits.float().log_softmax(-1)

@@ -104,7 +104,7 @@ class Vllm(Engine):
     def counters(self) -> dict[str, int]:
         return dict(self.stats.totals)
 
-    def margin(self, ids: list[int], choices: set[int]) -> float | None:
+    def margin(self, ids: list[int], choices: frozenset[int]) -> float | None:
         self.engine.add_request(next(self.names), {"prompt_token_ids": ids}, _greedy(max_tokens=1, logprobs=LIKELIEST))
         outputs = []
         while self.engine.has_unfinished_requests():
@@ -152,7 +152,8 @@ class _StepStats:
         self.totals = dict.fromkeys((*COUNTERS, "preempted"), 0)
 
     def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx=None) -> None:
-        self.totals["preempted"] += iteration_stats.num_preempted_reqs
+        if iteration_stats is not None:  # as it is after a step that brought no request anything
+            self.totals["preempted"] += iteration_stats.num_preempted_reqs
         step = scheduler_stats.spec_decoding_stats
         if step is not None:
             self.last = (step.num_draft_tokens, step.num_accepted_tokens)
