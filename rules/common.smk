@@ -24,6 +24,9 @@ def asked(function, *arguments):
         sys.exit(f"mtpbench: {error}")
 
 
+asked(
+    configuration.read_yaml, configuration.DEFAULT
+)  # Snakemake's own reading lets a key stand twice
 config.update(asked(configuration.validate, config))
 
 CELLS = configuration.cells(config)
@@ -58,15 +61,18 @@ def is_local(wildcards):
 
 
 def get_report_inputs(wildcards):
-    """The results behind the report, and the state of every cell.
+    """The results behind the report, and the state of every cell with the checksum of its result, so that any change is seen.
 
     Those of the matrix are measured where need be; with `--config partial=true` nothing is, and the states name the gaps.
     """
-    states = asked(SPECS.states)
+    states = {
+        cell: {**found, "checksum": results.ends(results.path_of(cell))[1]}
+        for cell, found in asked(SPECS.states).items()
+    }
     results.update_text(Path(STATES), json.dumps(states, indent=1) + "\n")
     wanted = [
         cell
         for cell, found in states.items()
-        if found["state"] == "fresh" or (found["in_matrix"] and not config["partial"])
+        if found["in_matrix"] and not config["partial"]
     ]
     return {"states": STATES, "results": [RESULT.format(cell=cell) for cell in wanted]}

@@ -36,7 +36,7 @@ except ImportError as error:
 FOLDER = Path("metrics/anatomy")
 NAMED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING"
 TURNS = 3
-TRACED = 40  # output tokens under the profiler
+TRACED = 40  # output tokens under the profiler, twice as many where a step brings several
 # Further starts of vLLM's engine, each alone on the GPU: what differs between starts, and what differs with a setting. In
 # this process comes last, since it initializes CUDA here.
 STARTS = {
@@ -57,12 +57,13 @@ def main() -> None:
     arguments = arguments.parse_args()
     try:
         plans = planned(arguments.plans, arguments.cells)
-    except UserError as error:
+        arguments.traces.mkdir(parents=True, exist_ok=True)
+    except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
     for plan in plans:
         began, cell = time.monotonic(), plan["cell"]
         request = local.with_paths({**plan, "session": 0}, plan["how"], Path(sys.executable), print)
-        traces = (arguments.traces / cell).resolve()
+        traces, part = (arguments.traces / cell).resolve(), FOLDER / f"{cell}.json.part"
         if plan["spec"]["engine"]["implementation"] == "vllm":
             stages = of_vllm(request, traces, arguments.starts)
         else:
@@ -71,7 +72,10 @@ def main() -> None:
             with local.device_alone(plan["spec"]["device"]["kind"], print):
                 for found in stages:  # each is kept: the time on the machine may end before the next
                     found = {"cell": cell, "fingerprint": plan["fingerprint"], **found}
-                    results.write_text(FOLDER / f"{cell}.json", results.text_of(found))
+                    results.write_text(part, results.text_of(results.seal(found)))
+            if failed := [each["trace"]["error"] for each in (found, *found.get("starts", [])) if "error" in each["trace"]]:
+                raise UserError(f"{failed[0]}; what was seen is in {part}, the trace in {traces}")
+            part.replace(part.with_suffix(""))  # complete: only now may it take the place of an earlier one
         except UserError as error:
             sys.exit(f"error: {cell}: {error}")
         print(f"[mtpbench] anatomy | {cell} | {time.monotonic() - began:.0f} s | {json.dumps(_short(found))}", flush=True)
@@ -91,15 +95,17 @@ def of_vllm(request: dict, traces: Path, starts: list[str]) -> Iterator[dict]:
 
     def traced(engine, folder: str) -> dict:
         engine.engine.start_profile()
-        engine.run(prompts[:1], TRACED, True)
+        engine.run(prompts[:1], TRACED if baseline else 2 * TRACED, True)
         engine.engine.stop_profile()
         engine.close()  # the profiler may leave something behind in the engine
-        return _read(max((traces / folder).glob("*.json.gz"), key=lambda path: path.stat().st_size))
+        written = sorted((traces / folder).glob("*.json.gz"), key=lambda path: path.stat().st_size)
+        return _read(written[-1]) if written else {"error": f"the profiler left no trace in {traces / folder}"}
 
+    baseline = request["spec"]["mode"]["method"] == "none"
     engine, prompts = loaded(request, profiled("first"))
     tokens = request["spec"]["protocol"]["output_tokens"]
     found = {"settings": engine.settings(), "steps": _conditions(engine, prompts[:3], tokens)}
-    if baseline := request["spec"]["mode"]["method"] == "none":
+    if baseline:
         found["harness"], plain = _beside_generate(engine, prompts, tokens)
     yield found
     found["trace"] = traced(engine, "first")
@@ -123,7 +129,7 @@ def of_transformers(request: dict, traces: Path) -> Iterator[dict]:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA][: 1 + engine.on_gpu]
     with _named(engine.target, "forward", "forward"), _named(_ObservedDrafts, "get_candidates", "draft"):
         with torch.profiler.profile(activities=activities) as profiler:
-            engine.run(prompts[:1], TRACED // 2, True)
+            engine.run(prompts[:1], TRACED // 2 if engine.mode["method"] == "none" else TRACED, True)
     yield found
     traces.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
@@ -239,9 +245,10 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
         "free": contextlib.nullcontext,
         "with telemetry": watched,
         "priority": preferred,
-        "six cores": lambda: placed({}, cores[:6]),
-        "main threads alone": lambda: placed({process.pid: [cores[2 * at]] for at, process in enumerate(both)}, cores[4:8]),
     }
+    if len(cores) >= 8:
+        conditions["six cores"] = lambda: placed({}, cores[:6])
+        conditions["main threads alone"] = lambda: placed({process.pid: [cores[2 * at]] for at, process in enumerate(both)}, cores[4:8])
     found: dict[str, list[dict]] = {name: [] for name in conditions}
     for _ in range(TURNS):
         for name, condition in conditions.items():

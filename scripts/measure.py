@@ -31,11 +31,15 @@ def main() -> None:
 
         def say(line: str) -> None:
             """One line of progress: everything to the cell's log, the project's own lines to the terminal too."""
-            print(line, file=log, flush=True)
+            with contextlib.suppress(OSError):  # a full disk takes no line, and what is said matters less than what is measured
+                print(line, file=log, flush=True)
             if line.startswith("[mtpbench]"):
                 print(f"{plan['cell']}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
 
         try:
+            from mtpbench import spec  # not at the top: a lent machine, where run_plans.py uses this module, has no jsonschema
+
+            spec.check_planned(plan)  # it may have waited long for its turn
             measure(plan, path, say)
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
@@ -50,7 +54,7 @@ def measure(plan: dict, path: Path, say) -> None:
 
     Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
     """
-    with _alone(plan, say):
+    with alone(plan, say):
         with contextlib.suppress(UserError):
             if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
                 say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
@@ -58,7 +62,7 @@ def measure(plan: dict, path: Path, say) -> None:
         _measured(plan, path, say)
 
 
-def _alone(plan: dict, say):
+def alone(plan: dict, say):
     """The plan's lock: whoever waits here finds the other's result and does not pay for it twice.
 
     Snakemake's own lock does not see to that: a measurement outlives a killed Snakemake, and any second Snakemake, were it
@@ -139,8 +143,10 @@ def commit() -> dict:
     """Which state of the project this is: {"commit", "uncommitted_changes"}, None where there is no git."""
 
     def git(*words: str) -> str | None:
-        done = subprocess.run(["git", *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
+        try:
+            return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return None
 
     changed = git("status", "--porcelain", "--", "scripts", "config", "prompts", "envs", "models")
     return {"commit": git("rev-parse", "HEAD"), "uncommitted_changes": None if changed is None else bool(changed)}

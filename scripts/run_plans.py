@@ -10,18 +10,21 @@ nothing that was finished, and the next one goes on from there.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import re
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import measure
-from mtpbench import backends, results, sessions
+from mtpbench import backends, ledger, results, sessions
 from mtpbench.backends import local
 from mtpbench.errors import UserError
 
+NAME = re.compile(r"[a-z0-9-]+(_[a-z0-9-]+){3}")
 PLANNED = {"cell", "spec", "fingerprint", "prompts", "how"}
 
 
@@ -79,7 +82,12 @@ def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
     again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
     try:
         found = {plan["cell"]: plan for plan in json.loads(path.read_text()) if PLANNED <= plan.keys()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        for cell, plan in found.items():
+            if (version := plan["spec"]["measurement_version"]) != ledger.measurement_version():
+                raise UserError(f"{path}: {cell} is of measurement version {version}, and this code's is {ledger.measurement_version()}; {again}")
+            if plan["fingerprint"] != results.digest(plan["spec"]) or not NAME.fullmatch(cell) or plan["how"]["backend"] != "local":
+                raise UserError(f"{path}: {cell} is not as it was written, or is measured elsewhere; {again}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: no file of plans ({error}); {again}") from None
     if not found:
         raise UserError(f"{path}: no plan in it; {again}")
@@ -97,7 +105,11 @@ def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1)
     for _ in range(sittings):
         lacking = [plan for plan in plans if plan["cell"] not in failed and _lacking(plan)]
         for group in _alike(lacking):
-            with local.device_alone(group[0]["spec"]["device"]["kind"], say):
+            with contextlib.ExitStack() as alone:
+                # The cells before the device, as `measure` does, and in one order everywhere: two never wait for each other.
+                for plan in sorted(group, key=lambda plan: plan["fingerprint"]):
+                    alone.enter_context(measure.alone(plan, say))
+                alone.enter_context(local.device_alone(group[0]["spec"]["device"]["kind"], say))
                 failed |= _failures(group, beside, deadline, say)
         for plan in plans:  # after the sessions, whoever measured them: results can be made of them later, anywhere
             made = results.recorded(results.path_of(plan["cell"])) == plan["fingerprint"]

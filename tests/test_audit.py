@@ -123,6 +123,20 @@ def test_a_changed_digit_in_the_table_of_cells(root):
     assert "cells.csv:2, column output_tokens is 1 where the records give" in found(root)
 
 
+@pytest.mark.parametrize("spoil", [
+    lambda text: text[: len(text) // 2], lambda text: "", lambda text: "[]", lambda text: text.replace('"gpu_busy_ms": 3.5', '"gpu_busy_ms": 99'),
+    lambda text: text.replace(CELLS[1], CELLS[0]),
+])  # fmt: skip
+def test_an_anatomy_that_was_edited(root, spoil):
+    path = root / f"metrics/anatomy/{CELLS[1]}.json"
+    path.parent.mkdir()
+    text = results.text_of(results.seal({"cell": CELLS[1], "trace": {"gpu_busy_ms": 3.5}}))
+    path.write_text(text)
+    assert audit(root)["results"] == 2
+    path.write_text(spoil(text))
+    assert f"{CELLS[1]}.json: damaged, edited, or of another cell" in found(root)
+
+
 def test_a_row_of_no_result(root):
     replace(root / "metrics/cells.csv", CELLS[1], "h100_vllm_code_mtp")
     assert "no result has h100_vllm_code_mtp" in found(root)

@@ -1,6 +1,7 @@
 """The configuration: one clear line for every mistake, and nothing lost of what is right."""
 
 import copy
+import datetime
 
 import pytest
 import yaml
@@ -36,6 +37,20 @@ MISTAKES = {
     "a mode's rounds": (lambda c: c["modes"]["mtp"].update(protocol={"rounds": {"min": 9}}), "and modes.mtp: min 9 is more than max 2"),
     "no integer": (lambda c: c["modes"]["mtp"].update(protocol={"sessions": 2.0}), "modes.mtp.protocol.sessions: 2.0 is not of type 'integer'"),
     "a mode's protocol": (lambda c: c["modes"]["mtp"].update(protocol={"sesions": 2}), "modes.mtp.protocol: unknown key 'sesions'; did you mean 'sessions'?"),
+    "a mode with more sessions than its null cell": (
+        lambda c: c["modes"]["mtp"].update(protocol={"sessions": 3}), "gpus.cpu.engines.transformers.null_protocol.sessions: 1 is fewer than the 3 of modes.mtp",
+    ),
+    "a name that is a number": (lambda c: c["modes"].update({4: {"method": "none"}}), "modes: the name 4 is read as a int; put it in quotes"),
+    "a name that is a truth value": (lambda c: c["gpus"]["cpu"]["engines"].update({True: {}}), "gpus.cpu.engines: the name True is read as a bool"),
+    "no number": (lambda c: c["protocol"].update(rounds={"half_width": float("nan")}), "protocol.rounds.half_width: nan is no number"),
+    "no end": (lambda c: c["gpus"]["cpu"].update(memory_gb=float("inf")), "gpus.cpu.memory_gb: inf is no number"),
+    "a date": (lambda c: c["engines"]["vllm"].update(options={"x": [datetime.date(2026, 1, 1)]}), "engines.vllm.options.x.0: 2026-01-01 is read as a date"),
+    "a variable that is no text": (
+        lambda c: c["engines"]["vllm"].update(options={"environment": {"OMP_NUM_THREADS": 1}}), "options.environment.OMP_NUM_THREADS: 1 is not of type 'string'",
+    ),
+    "endless": (lambda c: c["protocol"].update(sessions=10**11), "protocol.sessions: 100000000000 is greater than the maximum of 1000"),
+    "Modal without a request": (lambda c: _without(c["gpus"]["l4"], "request"), "gpus.l4: 'request' is a required property"),
+    "a CPU of Modal": (lambda c: c["gpus"]["cpu"].update(backend="modal", request="L4"), "gpus.cpu.device: 'cuda' was expected"),
     "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
     "empty file": (lambda c: c.clear(), "'matrix' is a required property"),
 }
@@ -71,6 +86,22 @@ def test_every_default_cell_resolves_to_four_names():
 def test_an_unknown_cell_is_named_with_a_hint(cell):
     with pytest.raises(UserError, match="unknown cell"):
         configuration.parts(cell, configuration.load())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "config.yaml: holds no mapping"), ("[1]", "config.yaml: holds no mapping"), ("x", "config.yaml: holds no mapping"),
+        (b"a: \xe4", "config.yaml: not UTF-8 text"), ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "config.yaml:5: the key 'c' stands twice, first in line 3"),
+        ("a: [{b: 1, b: 2}]", "config.yaml:1: the key 'b' stands twice"),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_no_configuration_is_named(tmp_path, text, said):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError) as caught:
+        configuration.load(path)
+    assert said in str(caught.value)
 
 
 def test_yaml_that_does_not_parse_names_the_line(tmp_path):

@@ -83,6 +83,19 @@ def test_a_result_says_better_than_the_estimate(root):
     assert found["h100_vllm_code_ngram"].minutes == (5, 11)
 
 
+@pytest.mark.parametrize(
+    ("change", "times"),
+    [({"output_tokens": 4}, 1), ({"output_tokens": 384}, 3), ({"prompts": 30}, 2), ({"rounds": {"min": 1, "max": 5}}, 5), ({"concurrency": [1, 3]}, 4 / 3)],
+)
+def test_a_protocol_that_asks_for_more_costs_more(root, change, times):
+    given = settings()
+    given["protocol"] |= {"prompts": 15, "output_tokens": 128, "warmup": 0, "rounds": {"min": 1, "max": 1, "half_width": None}}
+    measured("h100_vllm_code_mtp", given, root, [600.0], fresh=False)
+    given["protocol"] |= change
+    (found,) = cost.costs(given, root)
+    assert found.minutes == pytest.approx((10 * times, 10 * times))
+
+
 @pytest.mark.parametrize("valid, to_measure", [(True, 1), (False, 3)])
 def test_more_sessions_cost_the_new_ones_only(root, valid, to_measure):
     given = settings()

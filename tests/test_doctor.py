@@ -73,7 +73,7 @@ def test_a_local_gpu_must_be_the_configured_one(given, tmp_path, monkeypatch):
     assert found["device h200-modal"][0] == "repair" and "no GPU" in found["device h200-modal"][1]
     assert found["weights gemma4-e2b (local)"] == (
         "repair",
-        "google/gemma-4-E2B-it@3e22461f is not in the Hugging Face cache: run `snakemake -c1 weights`",
+        "google/gemma-4-E2B-it@3e22461f is not in the Hugging Face cache: fetch it with `snakemake -c1 -f metrics/weights/local/MODEL.json`, MODEL being its name in `models`",
     )
     monkeypatch.setattr(doctor, "_nvidia", lambda: ["NVIDIA H200"])
     assert answers(given, tmp_path)["device h200-modal"][0] == "ok"

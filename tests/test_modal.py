@@ -197,6 +197,22 @@ def test_a_session_that_has_begun_may_run_its_time_and_one_without_a_gpu_may_not
     assert log == [("run",), ("spawn", SETTINGS["run_s"]), *(("get", waited[name]) for name in waits), ("cancel", True), ("end",)]
 
 
+def test_a_session_of_which_modal_cannot_tell_may_run_its_time(monkeypatch):
+    """It may be running, and to end it would be to pay twice."""
+    def late(asked):
+        raise TimeoutError
+
+    def lost(self):
+        raise exception.ConnectionError("lost")
+
+    log = stand_in.install(monkeypatch, late, [])
+    monkeypatch.setattr(stand_in.Function, "get_current_stats", lost)
+    monkeypatch.setattr(backends, "ATTEMPTS", 1)
+    with pytest.raises(InfrastructureError):
+        backends.run_session(stand_in.request(), stand_in.how(), lambda line: None)
+    assert [entry for entry in log if entry[0] == "get"] == [("get", SETTINGS["queue_s"]), ("get", SETTINGS["run_s"] + adapter.SPARE_S)]
+
+
 def test_what_modal_prints_goes_to_the_log_line_by_line(monkeypatch):
     def reply(asked):
         print("[mtpbench] load | 3 s\nhalf", end="")
@@ -259,7 +275,7 @@ def test_a_bug_stays_a_bug_and_a_signal_a_signal():
             raise error
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)])
 def test_a_signal_ends_the_container_and_us(number, code, tmp_path):
     child = _start(tmp_path, "hang", "c")
     _wait_for(tmp_path / "c.started")
@@ -322,7 +338,7 @@ def test_weights_that_are_not_in_the_volume_cost_no_engine_start():
     asked = {**stand_in.request(), "paths": {"target": "/models/absent"}}
     reply = json.loads(container.measure(json.dumps(asked), 10.0))
     assert reply["status"] == "error" and reply["nonce"] == asked["nonce"]
-    assert "snakemake weights" in reply["error"]["message"]
+    assert "snakemake -c1 -f metrics/weights/modal/MODEL.json" in reply["error"]["message"]
 
 
 # On Modal itself

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import report_studies as studies
 
+from mtpbench import results
 from mtpbench.report import cells, exports
 
 CELLS = studies.matrix(engines=("vllm",), prompts=("code",))
@@ -53,6 +54,8 @@ def test_the_reports_have_the_fields_that_the_format_documents(root):
     assert report["scenario"]["load"]["standardized"]["concurrency"] == 4
     aggregate = report["results"]["request_performance"]["aggregate"]
     assert aggregate["requests"]["total"] == row["requests"]
+    sessions = results.read(root / "metrics/runs/h100_vllm_code_mtp/result.json")["sessions"]
+    assert report["run"]["time"]["duration"] == f"PT{sum(session['seconds']['total'] for session in sessions):.3f}S"
     assert aggregate["latency"]["time_to_first_token"] == {"units": "ms", **{name: row[f"ttft_ms_{name}"] for name in ("mean", "p50", "p90")}}
     assert aggregate["throughput"]["output_token_rate"] == {"units": "tokens/s", "mean": row["throughput_tok_s"]}
     assert report["results"]["profiling"]["mtpbench"]["acceptance"]["length"] == row["acceptance_length"]
@@ -79,6 +82,7 @@ def test_prometheus_text_parses_and_gives_the_tables_numbers(root):
             assert name in declared
             samples[name, 'arm="test"' in labels] = float(value)
     row = pd.read_csv(root / "metrics/cells.csv").query("cell == 'cpu_vllm_code_mtp' and arm == 'test'").iloc[0]
+    assert 'None"' not in text and 'marks=' not in text, "what a cell lacks is no label"
     assert samples["mtpbench_speedup_ratio", True] == row["speedup_ratio"] and samples["mtpbench_decode_tok_s", True] == row["decode_tok_s"]
 
 

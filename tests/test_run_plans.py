@@ -56,7 +56,7 @@ def test_nothing_begins_after_the_deadline(plans, monkeypatch):
     monkeypatch.setattr(run_plans.local, "run_together", lambda *_: pytest.fail("measured all the same"))
     said = []
     run_plans.run(plans, time.monotonic() - 1, 5, said.append)
-    assert "time is up" in said[0]
+    assert "time is up" in said[-1]  # another test may hold this machine's device
 
 
 @pytest.mark.engine
@@ -153,18 +153,53 @@ def test_sessions_of_another_spec_are_measured_anew(plans, asked):
 def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     plan = spec.Specs(configuration.load(ROOT / "config" / "config.yaml"), ROOT).plan("cpu_transformers_code_baseline")
     plan["spec"]["protocol"]["output_tokens"] = 8
+    plan["fingerprint"] = results.digest(plan["spec"])
     Path("plans.json").write_text(json.dumps([plan]))
     python, traces = engine_python("transformers"), tmp_path / "traces"
     subprocess.run([python, ROOT / "scripts/anatomy.py", "plans.json", traces, plan["cell"]], check=True, timeout=300)
-    found = json.loads(Path(f"metrics/anatomy/{plan['cell']}.json").read_text())
+    ((path, found),) = results.anatomies().items()
+    assert path.stem == plan["cell"]
     assert found["fingerprint"] == plan["fingerprint"]
     assert all(turn["mean_ms"] > 0 and len(turn["steps_ms"][0]) == 7 for turns in found["steps"].values() for turn in turns)
     assert found["trace"]["phases"]["forward"]["host_ms"] > 0 and found["trace"]["gpu_busy_ms"] == 0
+    failing = [python, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import anatomy; anatomy.TRACED = 4; sys.argv[0] = 'x'; anatomy.main()"]
+    done = subprocess.run([*failing, "plans.json", traces, plan["cell"]], timeout=300, capture_output=True, text=True)
+    assert done.returncode == 1 and "steps in the trace, 10 are needed" in done.stderr and "Traceback" not in done.stderr
+    assert results.anatomies() == {path: found}, "a trace that failed takes the place of none that did not"
     ahead = [python, ROOT / "scripts/compile_ahead.py", "plans.json"]
     assert "compiled |" in subprocess.run([*ahead, plan["cell"]], check=True, timeout=300, capture_output=True, text=True).stdout
     done = subprocess.run([*ahead, "cpu_vllm_code_mtp"], timeout=300, capture_output=True, text=True)
     assert done.returncode == 1 and "plans.json: no plan of cpu_vllm_code_mtp; it has cpu_transformers_code_baseline" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("change", [
+    lambda plan: plan["spec"]["protocol"].update(output_tokens=4), lambda plan: plan.update(cell="../../../esc"), lambda plan: plan["how"].update(backend="modal"),
+    lambda plan: plan.update(spec=3), lambda plan: plan.update(how=None), lambda plan: plan["spec"].update(measurement_version=0),
+])  # fmt: skip
+def test_a_plan_that_was_edited_is_refused(plans, change):
+    """Else the result would carry the fingerprint of another spec, and be taken for fresh."""
+    change(plans[0])
+    Path("plans.json").write_text(json.dumps(plans))
+    with pytest.raises(UserError, match="plans.json: .*write it with `python scripts/run_plans.py plan"):
+        run_plans.planned(Path("plans.json"))
+
+
+def test_who_measures_a_cell_holds_it_until_the_session_is_kept(plans, monkeypatch):
+    """Seen before: Snakemake, which waited for the device meanwhile, measured all of it again."""
+    order = []
+
+    @contextlib.contextmanager
+    def held(what):
+        order.append(what)
+        yield
+        order.append(f"{what} given back")
+
+    monkeypatch.setattr(run_plans.measure, "alone", lambda plan, say: held("cell"))
+    monkeypatch.setattr(run_plans.local, "device_alone", lambda kind, say: held("device"))
+    monkeypatch.setattr(run_plans, "_failures", lambda *_: order.append("measured") or {plan["cell"] for plan in plans})
+    run_plans.run(plans[:2], time.monotonic() + 60, 1, lambda line: None)
+    assert order == ["cell", "cell", "device", "measured", "device given back", "cell given back", "cell given back"]
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "[[1]]", '{"cell": 2}', "null"])
@@ -233,6 +268,19 @@ def test_kept_sessions_become_a_result_whoever_measured_them(plans, asked):
     asked.clear()
     assert run_plans.run([plan], time.monotonic() + 60, 1, lambda line: None) == []
     assert results.recorded(path) == plan["fingerprint"] and asked == []
+
+
+def test_without_git_what_was_measured_is_kept(plans, asked, monkeypatch):
+    """Seen before: a whole measurement was made, and lost to the question which commit it was made from."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = _measured(plans[0], sessions=1)
+    assert (result["provenance"]["commit"], result["sessions"][0]["provenance"]["uncommitted_changes"]) == (None, None)
+
+
+def test_an_interpreter_that_is_not_here_is_named(plans):
+    plans[0]["how"]["python"] = "/no/such/python3"
+    with pytest.raises(UserError, match="/no/such/python3 is not on this machine: measure where it is, or correct `python`"):
+        run_plans.run(plans[:1], time.monotonic() + 60, 1, lambda line: None)
 
 
 def test_each_cell_is_asked_for_with_its_own_drafter(plans, monkeypatch):

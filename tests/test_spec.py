@@ -86,6 +86,18 @@ def test_planning_again_writes_a_newer_and_different_plan_over_a_result_until_it
     assert planned(stale)[0] != planned(stale)[0]
     answer = {"fingerprint": json.loads(path.read_text())["fingerprint"]}
     assert planned(answer) == planned(answer)
+    config["gpus"]["cpu"]["python"] = "a third"
+    assert json.loads(planned(answer)[0])["how"]["python"] == "a third", "what an invalid result is measured again with"
+
+
+@pytest.mark.parametrize("what", ["envs/transformers.txt", "models.small.target"])
+def test_what_changed_since_a_cell_was_planned_is_not_measured_as_if_it_had_not(root, config, what):
+    plan = spec.Specs(config, root).plan("cpu_transformers_code_mtp")
+    spec.check_planned(plan, root)
+    changed = root / ("models/small/target/config.json" if what.startswith("models") else what)
+    changed.write_text(changed.read_text() + "\n1==1\n")
+    with pytest.raises(UserError, match=f"cpu_transformers_code_mtp: {what} has changed since this cell was planned; run the same command again"):
+        spec.check_planned(plan, root)
 
 
 MALFORMED = {

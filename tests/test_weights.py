@@ -23,7 +23,9 @@ PARTS = {"target": {"repo": "someone/model", "revision": REVISION}}
 
 
 class Hub:
-    """Serves one file a repository, or raises what it is given."""
+    """Serves a configuration and one file a repository, or raises what it is given; `broken`: the download breaks off after the first."""
+
+    broken = None
 
     def __init__(self, cache: Path):
         self.cache, self.error, self.listed = cache, None, SimpleNamespace(size=7, lfs=SimpleNamespace(sha256=SHA256))
@@ -31,7 +33,8 @@ class Hub:
     def model_info(self, repo, *, revision, files_metadata):
         if self.error:
             raise self.error
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename="model.safetensors", **vars(self.listed))])
+        config = SimpleNamespace(rfilename="config.json", size=2, lfs=None)
+        return SimpleNamespace(siblings=[config, SimpleNamespace(rfilename="model.safetensors", **vars(self.listed))])
 
     def snapshot_download(self, repo, *, revision, local_dir=None, local_files_only=False):
         folder = Path(local_dir or self.cache / repo / revision)
@@ -39,6 +42,11 @@ class Hub:
             raise errors.LocalEntryNotFoundError("not there")
         (folder / ".cache").mkdir(parents=True, exist_ok=True)
         (folder / ".cache" / "note").write_text("the downloader's own")
+        if local_files_only:
+            return str(folder)
+        (folder / "config.json").write_text("{}")
+        if self.broken:
+            raise self.broken
         (folder / "model.safetensors").write_bytes(b"weights")
         return str(folder)
 
@@ -59,7 +67,10 @@ def _http(kind: type, text: str = "404 Client Error. (Request ID: x)\n\nmore"):
 
 def test_what_is_fetched_is_listed_with_sizes_and_hashes(hub):
     found = weights.fetch(PARTS)
-    assert found["target"] == {**PARTS["target"], "files": [{"name": "model.safetensors", "bytes": 7, "sha256": SHA256}]}
+    assert found["target"] == {**PARTS["target"], "files": [
+        {"name": "config.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()},
+        {"name": "model.safetensors", "bytes": 7, "sha256": SHA256},
+    ]}
 
 
 def test_what_came_incomplete_or_damaged_is_refused(hub):
@@ -75,6 +86,25 @@ def test_a_machine_without_network_lists_what_its_cache_holds(hub, tmp_path):
     assert weights.fetch(PARTS) == online
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):  # a folder of the volume may be half full
         weights.fetch(PARTS, str(tmp_path))
+
+
+def test_a_download_that_broke_off_is_not_taken_for_the_whole(hub):
+    hub.broken = httpx2.ReadTimeout("too slow")
+    with pytest.raises(UserError, match="huggingface.co cannot be reached; run again"):
+        weights.fetch(PARTS)
+    with pytest.raises(UserError, match=r"not whole in the Hugging Face cache \(\*.safetensors missing\)"):
+        weights.local_folder("someone/model", REVISION)
+    hub.error = errors.OfflineModeIsEnabled("offline")
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        weights.fetch(PARTS)
+
+
+def test_a_missing_shard_is_named(hub):
+    weights.fetch(PARTS)
+    folder = weights.local_folder("someone/model", REVISION)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "more.safetensors"}}))
+    with pytest.raises(UserError, match="more.safetensors missing"):
+        weights.local_folder("someone/model", REVISION)
 
 
 def test_in_the_volume_every_revision_has_its_folder(hub, tmp_path):
@@ -102,7 +132,7 @@ def test_what_cannot_be_fetched_is_one_line(hub, error, says):
 
 
 def test_weights_that_are_not_here_name_the_rule(hub):
-    with pytest.raises(UserError, match="snakemake -c1 weights"):
+    with pytest.raises(UserError, match="fetch it with `snakemake -c1 -f metrics/weights/local/MODEL.json`"):
         weights.local_folder("someone/model", REVISION)
     weights.fetch(PARTS)
     assert weights.local_folder("someone/model", REVISION).is_dir()

@@ -384,9 +384,31 @@ def test_a_partial_report_names_each_gap_and_measures_nothing(clone):
 def test_results_outside_the_matrix_appear_as_such(clone):
     clone.edit("config/config.yaml", lambda c: c["matrix"].update(prompts=["code"]))
     states = json.loads(_states(clone))
-    assert states["cpu_vllm_generic_mtp"] == {"state": "fresh", "in_matrix": False, "differences": []}
+    checksum = results.read(clone.result("cpu_vllm_generic_mtp"))["checksum"]
+    assert states["cpu_vllm_generic_mtp"] == {"state": "fresh", "in_matrix": False, "differences": [], "checksum": checksum}
     clone.edit("config/config.yaml", lambda c: c["prompts"].pop("generic"))
     assert json.loads(_states(clone))["cpu_vllm_generic_mtp"]["state"] == "foreign"
+
+
+def test_a_result_outside_the_matrix_that_is_replaced_is_seen(clone):
+    """As by a pull: it is no input of a rule, and the report shows it all the same."""
+    clone.edit("config/config.yaml", lambda c: c["matrix"].update(prompts=["code"]))
+    clone.run("report", "--workflow-profile", "profiles/offline")
+    assert "study" not in clone.run("report", "-n", "--workflow-profile", "profiles/offline")
+    path = clone.result("cpu_vllm_generic_mtp")
+    results.write(path, {**results.read(path), "created_at": "2020-01-01T00:00:00+00:00"})
+    assert "study" in clone.run("report", "-n", "--workflow-profile", "profiles/offline")
+
+
+def test_a_partial_report_never_measures(clone):
+    """Not even an invalid result whose rule has changed, as after a pull: it is no input there."""
+    path = clone.result("cpu_vllm_code_mtp")
+    result = results.read(path)
+    results.write(path, {**result, "summary": {**result["summary"], "valid": False}})
+    rule = clone.folder / "rules/measure.smk"
+    rule.write_text(rule.read_text().replace("scripts/measure.py", "scripts//measure.py"))
+    clone.run("report", "--workflow-profile", "profiles/offline")
+    assert clone.calls() == []
 
 
 def _states(project: Project) -> str:

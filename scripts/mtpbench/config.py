@@ -6,6 +6,7 @@ Every mistake is a UserError of one line that names the key, its place and the n
 import copy
 import difflib
 import itertools
+import math
 from pathlib import Path
 
 import yaml
@@ -28,13 +29,30 @@ def nearest(name: str, names) -> str:
 def read_yaml(path: Path):
     """The content of a YAML file. Raises UserError that names file and line."""
     try:
-        return yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8")
+        _check_unique(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        return yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run from the project's folder, or restore it with git") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         raise UserError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def _check_unique(node, path: Path) -> None:
+    """Raises UserError for a key that stands twice in a mapping, of which YAML silently takes the last."""
+    first: dict[str, int] = {}
+    for child in node.value if isinstance(node, yaml.CollectionNode) else ():
+        key, value = child if isinstance(node, yaml.MappingNode) else (None, child)
+        if key is not None:
+            line = key.start_mark.line + 1
+            if key.value in first:
+                raise UserError(f"{path}:{line}: the key '{key.value}' stands twice, first in line {first[key.value]}; delete one")
+            first[key.value] = line
+        _check_unique(value, path)
 
 
 def load(path: Path = DEFAULT) -> dict:
@@ -44,7 +62,10 @@ def load(path: Path = DEFAULT) -> dict:
 
 def validate(config: dict, name: str = str(DEFAULT)) -> dict:
     """A copy of `config` with every default filled in. Raises UserError for the first mistake; `name` is the file named."""
+    if not isinstance(config, dict):
+        raise UserError(f"{name}: holds no mapping of keys; restore it with git, or see config/README.md")
     config = copy.deepcopy(config)
+    _check_plain(config, name)
     if config.get("partial") in ("true", "false"):  # Snakemake hands `--config partial=true` over as text
         config["partial"] = config["partial"] == "true"
     validator = _filling_validator(read_yaml(SCHEMA))
@@ -53,6 +74,22 @@ def validate(config: dict, name: str = str(DEFAULT)) -> dict:
         raise UserError(f"{name}: {_one_line(errors[0])}")
     _check_references(config, name)
     return config
+
+
+def _check_plain(value, name: str, place: str = "") -> None:
+    """Raises UserError for what YAML makes of a value and JSON does not have: names that are numbers or dates, NaN, infinity, dates."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise UserError(f"{name}: {place or 'top level'}: the name {key!r} is read as a {type(key).__name__}; put it in quotes")
+            _check_plain(inner, name, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _check_plain(inner, name, f"{place}.{number}")
+    elif not isinstance(value, str | int | float | None):
+        raise UserError(f"{name}: {place}: {value} is read as a {type(value).__name__}; put it in quotes")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name}: {place}: {value} is no number that can be used; give one, or leave the key out")
 
 
 def cells(config: dict) -> list[str]:
@@ -110,17 +147,27 @@ def _check_references(config: dict, name: str) -> None:
             among = " (null_protocol among them)" if "rounds" in null else ""
             place = f"protocol.rounds, as laid over each other{among} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
-        of_null = {"sessions": null.get("sessions"), "rounds.min": null.get("rounds", {}).get("min")}
-        of_cell = {"sessions": protocol["sessions"], "rounds.min": rounds["min"]}
-        for key, number in of_null.items():
-            if config["modes"][mode]["method"] != "none" and number is not None and number < of_cell[key]:
-                place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
-                raise UserError(f"{name}: {place}: {number} is fewer than the {of_cell[key]} of modes.{mode}, which would have no floor; raise it")
+        if null:
+            _check_floor(config, name, gpu, engine, mode)
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)
         except UserError as error:
             raise UserError(f"{name}: matrix.extra: {error}") from None
+    for cell in cells(config):
+        names = parts(cell, config)
+        _check_floor(config, name, names["gpu"], names["engine"], names["mode"])
+
+
+def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str) -> None:
+    """Raises UserError where the null cell would be sampled less than the cell that is held against it, which then had no floor."""
+    if "baseline" not in config["modes"] or config["modes"][mode]["method"] == "none":
+        return
+    null, cell = (engine_on({"gpu": gpu, "engine": engine, "mode": each}, config)["protocol"] for each in ("baseline", mode))
+    for key, fewer, more in (("sessions", null["sessions"], cell["sessions"]), ("rounds.min", null["rounds"]["min"], cell["rounds"]["min"])):
+        if fewer < more:
+            place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
+            raise UserError(f"{name}: {place}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
 
 
 def _filling_validator(schema: dict) -> Draft202012Validator:

@@ -51,7 +51,7 @@ def _cost(cell: str, state: str, specs: spec.Specs, root: Path) -> Cost:
     config, names = specs.config, configuration.parts(cell, specs.config)
     gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
     protocol = engine["protocol"]
-    minutes, basis = _measured(cell, root) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
+    minutes, basis = _measured(cell, root, protocol) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
     warning = _warning(names, minutes, protocol, config)
     to_measure = len(sessions.lacking(specs.resolve(cell), results.path_of(cell, root), root))
     if minutes:
@@ -62,15 +62,20 @@ def _cost(cell: str, state: str, specs: spec.Specs, root: Path) -> Cost:
     return Cost(cell, state, to_measure, minutes, usd, basis, warning)
 
 
-def _measured(cell: str, root: Path) -> tuple[tuple[float, float], str] | None:
-    """Minutes a session as its last result took, else as the cells of the same GPU and engine did, and where from."""
+def _measured(cell: str, root: Path, protocol: dict) -> tuple[tuple[float, float], str] | None:
+    """Minutes a session as its last result took, else as the cells of the same GPU and engine did, and where from.
+
+    Where they did less, or more, than `protocol` asks for, they are scaled by it, loading included, which errs on the dear side.
+    """
     kin = "_".join(cell.split("_")[:2])
     for cells, basis in ((cell, "its last result"), (f"{kin}_*", f"results of {kin}")):
         seconds = []
         for path in results.existing(root, cells):
             with contextlib.suppress(UserError):  # a damaged file tells nothing; `snakemake audit` names it
-                measured = results.read(path)["sessions"]
-                seconds += [session.get("where", {}).get("container_s") or session["seconds"]["total"] for session in measured]
+                result = results.read(path)
+                then = {**result["spec"]["protocol"], "prompts": len(result["spec"]["prompts"])}
+                scale = max(1.0, _work(protocol, "max") / _work(then, "max"))
+                seconds += [scale * (each.get("where", {}).get("container_s") or each["seconds"]["total"]) for each in result["sessions"]]
         if seconds:
             return (min(seconds) / 60, max(seconds) / 60), basis
     return None
@@ -80,10 +85,14 @@ def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tu
     """Minutes a session by the configured rates: both arms, the fewest and the most rounds, warm-up included."""
     if not estimate or implementation not in estimate:
         return None, "no estimate configured"
+    work = (_work(protocol, end) / estimate[implementation] / 60 for end in ("min", "max"))
+    return tuple(estimate["start_minutes"] + ARMS * each for each in work), "the configured estimate"
+
+
+def _work(protocol: dict, end: str) -> int:
+    """Output tokens of an arm in a session, one request of a wave counted, by the fewest ("min") or most ("max") rounds."""
     a_round = sum(math.ceil(protocol["prompts"] / load) for load in protocol["concurrency"])  # in waves
-    waves = (len(protocol["concurrency"]) * protocol["warmup"] + protocol["rounds"][end] * a_round for end in ("min", "max"))
-    minutes_a_wave = protocol["output_tokens"] / estimate[implementation] / 60
-    return tuple(estimate["start_minutes"] + ARMS * count * minutes_a_wave for count in waves), "the configured estimate"
+    return (len(protocol["concurrency"]) * protocol["warmup"] + protocol["rounds"][end] * a_round) * protocol["output_tokens"]
 
 
 def _warning(names: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:

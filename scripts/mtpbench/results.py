@@ -18,7 +18,7 @@ RUNS = Path("metrics/runs")
 # A newline is never raw inside a JSON string, so what these brackets hold is a list.
 _SCALAR_LIST = re.compile(r"\[\n\s*([^\[\]{}\"]*?)\n\s*\]")
 _HEAD = re.compile(rb'^\{\s*"schema_version": \d+,\s*"cell": "[^"]*",\s*"fingerprint": "([0-9a-f]{64})"')
-_TAIL = re.compile(rb'"checksum": "[0-9a-f]{64}"\s*\}\s*$')
+_TAIL = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*\}\s*$')
 
 
 def canonical(value) -> str:
@@ -42,7 +42,12 @@ def existing(root: Path = Path("."), cells: str = "*") -> list[Path]:
 
 
 def recorded(path: Path) -> str | None:
-    """The fingerprint that a complete result file answers, or None where there is no such file.
+    """The fingerprint that a complete result file answers, or None where there is no such file."""
+    return ends(path)[0]
+
+
+def ends(path: Path) -> tuple[str, str] | tuple[None, None]:
+    """Fingerprint and checksum of a complete result file, or None for both where there is no such file.
 
     Reads the two ends only, so that ten thousand cells plan in seconds: the fingerprint stands first, and the checksum
     last, so a file cut short is not taken for an answer. `read` verifies the whole.
@@ -53,9 +58,9 @@ def recorded(path: Path) -> str | None:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 200))
             tail = file.read()
     except FileNotFoundError:
-        return None
-    found = _HEAD.match(head)
-    return found.group(1).decode() if found and _TAIL.search(tail) else None
+        return None, None
+    found, sealed = _HEAD.match(head), _TAIL.search(tail)
+    return (found[1].decode(), sealed[1].decode()) if found and sealed else (None, None)
 
 
 def seal(result: dict) -> dict:
@@ -95,6 +100,18 @@ def read(path: Path) -> dict:
     if not intact(result):
         raise UserError(f"{path}: its checksum does not fit its content, so it was edited or damaged; {remedy}")
     return result
+
+
+def anatomies(root: Path = Path(".")) -> dict[Path, dict | None]:
+    """What scripts/anatomy.py left, by file; None where one is damaged, edited, or of another cell than its name says."""
+    found: dict = {}
+    for path in sorted((root / "metrics/anatomy").glob("*.json")):
+        try:
+            content = json.loads(path.read_text())
+            found[path] = content if intact(content) and content["cell"] == path.stem else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            found[path] = None
+    return found
 
 
 def text_of(value) -> str:

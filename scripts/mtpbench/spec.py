@@ -94,10 +94,8 @@ class Specs:
         """
         path = self.root / PLANS / cell / "plan.json"  # a folder each: Snakemake lists a folder once, before the next plan is in it
         state = self.state(cell)
-        head = path.open().read(100) if path.exists() else ""
-        if state != "fresh" or not head.startswith(f'{{"fingerprint": "{self.fingerprint(cell)}"'):
-            plan = self.plan(cell) | ({"planned": time.time()} if state == "stale" else {})
-            results.update_text(path, json.dumps(plan, ensure_ascii=False, allow_nan=False))
+        plan = self.plan(cell) | ({"planned": time.time()} if state == "stale" else {})
+        results.update_text(path, json.dumps(plan, ensure_ascii=False, allow_nan=False))
         return path, state == "fresh"
 
     def state(self, cell: str) -> str:
@@ -191,6 +189,17 @@ class Specs:
             return {"repo": entry["repo"], "revision": entry["revision"]}
         shape = _present(self.root / entry["shape"], where)
         return {"shape": shape.stem, "seed": entry["seed"], "sha256": _digest_of([shape])}
+
+
+def check_planned(plan: dict, root: Path = Path(".")) -> None:
+    """Raises UserError where the locks or weights have changed since the plan was made, so that it would be measured as another spec."""
+    how, spec = plan["how"], plan["spec"]
+    specs = Specs({"models": {how["model"]["name"]: how["model"]}}, root)
+    now = {file: (specs._requirements(file), spec["engine"]["requirements"].get(Path(file).name)) for file in how["requirements"]}
+    now |= {f"models.{how['model']['name']}.{part}": (specs._weights(how["model"]["name"], part), spec["model"][part]) for part in weights.PARTS if part in spec["model"]}
+    for what, (found, planned) in now.items():
+        if found != planned:
+            raise UserError(f"{plan['cell']}: {what} has changed since this cell was planned; run the same command again")
 
 
 def differences(old: dict, new: dict) -> list[str]:

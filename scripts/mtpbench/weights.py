@@ -79,10 +79,17 @@ def local_folder(repo: str, revision: str) -> Path:
     """Where a checkpoint lies in the Hugging Face cache. Raises UserError where it is not complete there."""
     from huggingface_hub import errors, snapshot_download
 
+    again = f"fetch it with `snakemake -c1 -f {RECORDS}/local/MODEL.json`, MODEL being its name in `models`"
     try:
-        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
+        folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
     except errors.LocalEntryNotFoundError:
-        raise UserError(f"{repo}@{revision[:8]} is not in the Hugging Face cache: run `snakemake -c1 weights`") from None
+        raise UserError(f"{repo}@{revision[:8]} is not in the Hugging Face cache: {again}") from None
+    # A download that broke off leaves a folder too.
+    shards = {name for index in folder.glob("*.safetensors.index.json") for name in json.loads(index.read_text())["weight_map"].values()}
+    lacking = [name for name in sorted({"config.json", *shards}) if not (folder / name).exists()]
+    if lacking or not any(folder.glob("*.safetensors")):
+        raise UserError(f"{repo}@{revision[:8]} is not whole in the Hugging Face cache ({', '.join(lacking) or '*.safetensors'} missing): {again}")
+    return folder
 
 
 def listing(folder: Path) -> list[dict]:
@@ -142,6 +149,7 @@ def _fetched(entry: dict, mount: str | None) -> list[dict]:
     repo, revision = entry["repo"], entry["revision"]
     place = f"{repo}@{revision}"
     folder = f"{mount}/{repo}/{revision}" if mount else None
+    wanted = None
     try:
         wanted = HfApi().model_info(repo, revision=revision, files_metadata=True).siblings
         found = listing(Path(snapshot_download(repo, revision=revision, local_dir=folder)))
@@ -152,8 +160,8 @@ def _fetched(entry: dict, mount: str | None) -> list[dict]:
     except errors.RepositoryNotFoundError:
         raise UserError(f"{place}: no such repository, or a private one; correct the name, or {_TOKEN}") from None
     except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.TransportError) as error:
-        with contextlib.suppress(UserError):
-            if not mount:
+        if wanted is None and not mount:  # nothing of the hub: what is whole here will do
+            with contextlib.suppress(UserError):
                 return listing(local_folder(repo, revision))
         why = "HF_HUB_OFFLINE is set" if isinstance(error, errors.OfflineModeIsEnabled) else "huggingface.co cannot be reached"
         raise UserError(f"{place}: {why}; run again when it can be reached, finished files are kept") from None

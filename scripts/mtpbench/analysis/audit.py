@@ -23,6 +23,8 @@ def audit(root: Path) -> dict[str, int]:
     paths = results.existing(root)
     for path in paths:
         check_result(path)
+    if damaged := [path for path, content in results.anatomies(root).items() if content is None]:
+        raise UserError(f"{damaged[0]}: damaged, edited, or of another cell; restore it with `git checkout -- '{damaged[0]}'`")
     return {"results": len(paths), "rows": check_cells(root), "figures": figures.check(root)}
 
 

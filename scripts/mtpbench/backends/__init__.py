@@ -20,7 +20,7 @@ class InfrastructureError(UserError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM as an exception, so that every `with` and `finally` on the way out still ends what it started."""
+    """SIGTERM or SIGHUP as an exception, so that every `with` and `finally` on the way out still ends what it started."""
 
 
 def run_session(request: dict, how: dict, say) -> dict:
@@ -58,12 +58,17 @@ def checked(request: dict, reply: dict) -> dict:
 
 @contextlib.contextmanager
 def terminable():
-    """Inside, SIGTERM (Snakemake stopping its jobs) raises Terminated, so that a child or a container does not outlive us."""
+    """Inside, SIGTERM (Snakemake stopping its jobs) and SIGHUP (a terminal that is gone, unless under nohup) raise Terminated, so that
+    a child or a container does not outlive us."""
     def leave(number, frame):
         raise Terminated(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

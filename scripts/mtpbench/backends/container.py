@@ -20,7 +20,7 @@ def measure(request_json: str, timeout_s: float) -> str:
     request = json.loads(request_json)
     missing = [path for path in request["paths"].values() if not os.path.isdir(path)]
     if missing:
-        message = f"{missing[0]} is not in the container: run `snakemake weights` to download it into the volume"
+        message = f"{missing[0]} is not in the container: download it with `snakemake -c1 -f metrics/weights/modal/MODEL.json`, MODEL being its name in `models`"
         error = {"kind": "request", "message": message, "tail": ""}
         reply = {"nonce": request["nonce"], "fingerprint": request["fingerprint"], "status": "error", "error": error}
     else:

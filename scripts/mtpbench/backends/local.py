@@ -1,11 +1,12 @@
 """A session on this machine, in the engine's own environment."""
 
 import json
-import tempfile
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from mtpbench import cell, environment, locks, shapes, weights
+from mtpbench.errors import UserError
 
 
 def run(request: dict, how: dict, say) -> dict:
@@ -39,6 +40,8 @@ def with_paths(request: dict, how: dict, python: Path, say) -> dict:
 
 def _python(how: dict, say) -> Path:
     if "python" in how:
+        if shutil.which(how["python"]) is None:
+            raise UserError(f"{how['python']} is not on this machine: measure where it is, or correct `python` of this GPU in config/config.yaml")
         return Path(how["python"])
     return environment.ensure(how["engine"], [Path(file) for file in how["requirements"]], say=lambda line: say(f"[mtpbench] {line}"))
 
@@ -53,5 +56,5 @@ def _folder(entry: dict, how: dict, python: Path, say) -> Path:
 
 def device_alone(kind: str, say):
     """The machine-wide lock of a device: two measurements side by side would measure each other, from whatever folder."""
-    path = Path(tempfile.gettempdir()) / f"mtpbench-{kind}.lock"
+    path = Path("/tmp") / f"mtpbench-{kind}.lock"  # not the folder that TMPDIR names, which differs from shell to shell
     return locks.held(path, say, f"another measurement holds this machine's {kind}", mode=0o666)

@@ -120,8 +120,9 @@ def _awaited(running: modal.FunctionCall, function: modal.Function, settings: di
     try:
         return running.get(timeout=settings["queue_s"])
     except TimeoutError:
-        if function.get_current_stats().num_total_runners == 0:  # nothing has started: no GPU
-            raise
+        with contextlib.suppress(exception.Error):  # who cannot be asked may be running
+            if function.get_current_stats().num_total_runners == 0:  # nothing has started: no GPU
+                raise
         return running.get(timeout=settings["run_s"] + SPARE_S)
 
 

@@ -120,11 +120,10 @@ def _range(items: list[Comparison]) -> tuple:
 
 
 def _hidden(items: list[Comparison]) -> tuple:
-    """How large an effect could hide in unresolved comparisons, where that can be said."""
-    sizes = []
-    for item in items:
-        size = derived("larger", item.half_width, item.noise_floor, format="percent")
-        if isinstance(size, Null):
-            return (f" ({item.reason})",)
-        sizes.append(size)
-    return (" (an effect of up to ", max(sizes, key=attrgetter("value")), " could hide)")
+    """How large an effect could hide in unresolved comparisons, which is the far end of their intervals; and what some lack."""
+    lacks_some = [item for item in items if isinstance(item.noise_floor, Null) or isinstance(item.low, Null)]
+    known = [derived("farthest", item.low, item.high, format="percent") for item in items if item not in lacks_some]
+    lacking = grouped(lacks_some, attrgetter("reason"))
+    hidden = [("an effect of up to ", max(known, key=attrgetter("value")), " could hide")] if known else []
+    lacks = [(reason if len(found) == len(items) else f"{_names(found)}: {reason}",) for reason, found in lacking.items()]
+    return (" (", *joined([*hidden, *lacks]), ")")

@@ -235,7 +235,7 @@ class Comparison(Load):
     @cached_property
     def others(self) -> list["Comparison"]:
         """Cells that draft alike, with other prompts or, where the sampler is told what to accept, another acceptance."""
-        return [other for other in self.study.by_drafting[self.drafting] if other.cell is not self.cell][:OTHERS]
+        return [other for other in self.study.by_drafting.get(self.drafting, []) if other.cell is not self.cell][:OTHERS]
 
     @property
     def holds(self) -> str | Null:
@@ -303,8 +303,8 @@ class Study:
 
     @cached_property
     def by_drafting(self) -> dict[tuple, list[Comparison]]:
-        """The comparisons that share what a step time depends on."""
-        return grouped(self.speculative, attrgetter("drafting"))
+        """The comparisons that share what a step time depends on, of current cells alone: predictions are made from them."""
+        return grouped(self.current, attrgetter("drafting"))
 
     @cached_property
     def single_session(self) -> bool:

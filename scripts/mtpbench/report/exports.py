@@ -90,7 +90,10 @@ def llmd(load: Load, arm: str) -> dict:
         "version": LLMD_VERSION,
         "run": {
             "uid": f"{cell.document['fingerprint'][:32]}-{arm}-c{load.concurrency}", "eid": cell.document["fingerprint"],
-            "time": {"start": session["started_at"], "duration": f"PT{session['seconds']['total']}S"},
+            "time": {
+                "start": min(each["started_at"] for each in cell.sessions),
+                "duration": f"PT{sum(each['seconds']['total'] for each in cell.sessions):.3f}S",
+            },
             "description": f"{cell.name}, arm {arm}, concurrency {load.concurrency}", "keywords": [mode["method"], *cell.marks],
         },
         "scenario": {"stack": [engine], "load": workload},
@@ -123,8 +126,9 @@ def prometheus(cell: Cell, rows: list[dict]) -> str:
 
 
 def _labels(values: dict) -> str:
-    escaped = {name: str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in values.items()}
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items() if value) + "}"
+    given = {name: str(value) for name, value in values.items() if value not in (None, "")}
+    escaped = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in given.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
 
 
 def ro_crate(study: Study, root: Path) -> dict:

@@ -319,7 +319,7 @@ DRAWN = {
     ),
     "acceptance_speedup": Plot(
         acceptance_speedup, "acceptance_length ratio low high break_even verdict group", ["acceptance_length", "ratio"],
-        group=lambda item: f"{item.cell.gpu} {item.cell.engine} γ {item.cell.gamma}",
+        group=lambda item: f"{item.cell.gpu} {item.cell.engine} {item.cell.mode.partition('-')[0]} γ {item.cell.gamma}",
     ),
     "acceptance_position": Plot(
         acceptance_position, "share position prompts engine line", ["share"], of=_positions, height=3.8, most=10**9

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from mtpbench import results
 from mtpbench.report.advice import WORDS, joined, label
 from mtpbench.report.cells import ARMS, Cell, Comparison, Study, arms, grouped
 from mtpbench.report.figures import Figure, Files, Null, agreement, derived, lookup, pointer_part
@@ -57,8 +58,9 @@ def _table(name: str, title: str, items: Iterable, columns: dict[str, str | Call
     return Table(name, title, list(columns), [[of(item) for of in cells] for item in items], **more)
 
 
-def _marks(cell: Cell) -> list[Badge]:
-    return [Badge(mark, "warn", "!") for mark in cell.marks]
+def _marks(*cells: Cell) -> list[Badge]:
+    """What must be known of any of these cells, each once."""
+    return [Badge(mark, "warn", "!") for mark in dict.fromkeys(mark for cell in cells for mark in cell.marks)]
 
 
 def _name(cell: Cell) -> tuple:
@@ -208,7 +210,7 @@ def _side_by_side(
 
     columns = {
         ", ".join(names).replace("gpu", "GPU"): lambda group: (
-            " ".join(getattr(group[0].cell, name) for name in names), *_marks(group[0].cell),
+            " ".join(getattr(group[0].cell, name) for name in names), *_marks(*(item.cell for item in group)),
         ),
         "Concurrency": lambda group: group[0].at,
     }  # fmt: skip
@@ -255,7 +257,7 @@ def engines_agree(study: Study) -> Table:
                 for which, formula in enumerate(("same_ids", "same_steps"))
             ]
             lengths = [cell.figure("/summary/loads/0/arms/test/acceptance/length", "length") for cell in (one, other)]
-            what = (f"{one.gpu} {one.prompts} {one.mode}", *_marks(one))
+            what = (f"{one.gpu} {one.prompts} {one.mode}", *_marks(one, other))
             rows.append([what, f"{one.engine}, {other.engine}", *shares, *lengths])
     columns = [
         "GPU, prompts, mode", "Engines", "Same ids", "Same ids in every step", "Acceptance length, first",
@@ -316,10 +318,12 @@ def cheapest(study: Study) -> Table:
 
 def anatomy(study: Study, files: Files) -> Table:
     """What scripts/anatomy.py found of a cell's step on the GPU and on the host, beside the step as the cell measured it."""
-    rows = []
-    for path in sorted((files.root / "metrics/anatomy").glob("*.json")):
+    rows, damaged = [], []
+    for path, content in results.anatomies(files.root).items():
         source, cell = path.relative_to(files.root).as_posix(), study.by_name.get(path.stem)
-        if cell is None or "phases" not in files[source].get("trace", {}):
+        if content is None:
+            damaged.append(source)
+        if content is None or cell not in study.valid or cell.spec["device"]["kind"] != "cuda" or "phases" not in content.get("trace", {}):
             continue
 
         def figure(pointer: str, format: str = "decimal"):
@@ -338,7 +342,9 @@ def anatomy(study: Study, files: Files) -> Table:
         "Medians: the step's over the cell's own steps, all else over the steps of a torch trace. The profiler leaves the GPU's "
         "times alone and lengthens the host's. What the GPU does not work, the step waits for the host.",
     )
-    empty = "No step was traced (scripts/anatomy.py)."
+    if damaged:
+        note += (f" Damaged, edited or of another cell, and left out: {', '.join(damaged)}; restore with `git checkout`.",)
+    empty = "No step of a valid cell on a GPU was traced (scripts/anatomy.py)."
     return Table("anatomy", "Where a step's time goes", columns, rows, empty, note, fold=True)
 
 
