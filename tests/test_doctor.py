@@ -34,7 +34,7 @@ def answers(given: dict, root: Path) -> dict:
 def test_the_default_configuration_needs_no_token(given, tmp_path):
     found = answers(given, tmp_path)
     assert found["Modal token"][0] == "later" and "modal token new" in found["Modal token"][1]
-    assert found["Modal volume mtpbench-weights"][0] == found["Modal secret hf-token"][0] == "unknown"
+    assert found["Modal volume mtpbench-weights"][0] == found["Modal secret hf-token"][0] == "later"
     assert found["device cpu"][0] == "ok" and found["disk"][0] in ("ok", "repair")
 
 
@@ -80,11 +80,13 @@ def test_a_local_gpu_must_be_the_configured_one(given, tmp_path, monkeypatch):
 
 
 def test_a_pair_that_does_not_fit_and_a_full_disk_are_named(given, tmp_path, monkeypatch):
-    given["matrix"]["gpus"] = ["h100"]
-    given["gpus"]["h100"]["memory_gb"] = 8
+    given["matrix"]["gpus"] = ["h100", "l4"]  # of one model and backend, and each has its own say
+    given["gpus"]["h100"]["memory_gb"], given["gpus"]["l4"]["memory_gb"] = 8, 200
     monkeypatch.setattr(doctor, "FREE_GB", 1e9)
     found = answers(given, tmp_path)
-    assert found["weights gemma4-e2b (modal)"][0] == "repair" and "choose a larger GPU" in found["weights gemma4-e2b (modal)"][1]
+    engine = given["matrix"]["engines"][0]
+    assert found[f"memory h100, {engine}"][0] == "repair" and "choose a larger GPU" in found[f"memory h100, {engine}"][1]
+    assert found[f"memory l4, {engine}"] == ("ok", "200 GB")
     assert found["disk"][0] == "repair" and "make room" in found["disk"][1]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mtpbench import config as configuration
-from mtpbench import environment, weights
+from mtpbench import environment, spec, weights
 from mtpbench.errors import UserError
 from mtpbench.measuring.device import cpu_name
 
@@ -38,9 +38,10 @@ def checks(config: dict, root: Path = Path(".")) -> list[Check]:
     asked |= {f"device {name}": (_device, name, gpu) for name, gpu in gpus.items() if gpu["backend"] == "local"}
     for names in cells:
         asked[f"environment {names['engine']} ({gpus[names['gpu']]['device']})"] = _environment, names, config, root
+        if "memory_gb" in gpus[names["gpu"]]:
+            asked[f"memory {names['gpu']}, {names['engine']}"] = _memory, names, config
     for gpu in gpus.values():
-        what = f"weights {gpu['model']} ({gpu['backend']})"
-        asked[what] = _weights, what, gpu, config["models"][gpu["model"]], root
+        asked[f"weights {gpu['model']} ({gpu['backend']})"] = _weights, gpu, config["models"][gpu["model"]], root
     found = []
     for what, (question, *about) in asked.items():
         try:
@@ -78,9 +79,7 @@ def _nvidia() -> list[str]:
 def _environment(names: dict, config: dict, root: Path) -> Answer:
     """An engine's locks, and on this machine the environment made from them."""
     gpu, engine = config["gpus"][names["gpu"]], names["engine"]
-    files = config["engines"][engine]["requirements"].get(gpu["device"])
-    if files is None:
-        raise UserError(f"add engines.{engine}.requirements.{gpu['device']} to config/config.yaml")
+    files = spec.Specs(config, root).requirement_files(names)
     for file in files:
         if not (root / file).is_file():
             raise UserError(f"{file} is missing: `git checkout -- {file}`, or correct config/config.yaml")
@@ -94,8 +93,14 @@ def _environment(names: dict, config: dict, root: Path) -> Answer:
     return ("ok", str(folder)) if (folder / environment.COMPLETE).is_file() else ("later", "built by the first cell, in minutes")
 
 
-def _weights(what: str, gpu: dict, model: dict, root: Path) -> Answer:
-    weights.check_memory(what, {"name": gpu["model"], **model}, gpu.get("memory_gb"))
+def _memory(names: dict, config: dict) -> Answer:
+    gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
+    copies = weights.copies(engine["implementation"], engine["protocol"]["order"])
+    weights.check_memory(f"gpus.{names['gpu']}", {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu["memory_gb"], copies)
+    return "ok", f"{gpu['memory_gb']:g} GB"
+
+
+def _weights(gpu: dict, model: dict, root: Path) -> Answer:
     parts, record = weights.hub_parts(model), root / weights.RECORDS / gpu["backend"] / f"{gpu['model']}.json"
     weights.check_pinned(parts)
     if gpu["backend"] == "local":
@@ -119,7 +124,8 @@ def _modal(settings: dict, used: bool) -> list[Check]:
         answers = {"token": ("repair", "none here: `modal token new`")}
     else:
         answers = {"token": ("later", "none here; `modal token new` before a GPU of Modal is put into the matrix")}
-    return [Check(f"Modal {what}", *answers.get(what, ("unknown", "Modal could not be asked"))) for what in named]
+    rest = ("later", "asked for with the token") if answers["token"][0] == "later" else ("unknown", "Modal could not be asked")
+    return [Check(f"Modal {what}", *answers.get(what, rest)) for what in named]
 
 
 def _asked(settings: dict) -> dict[str, Answer]:

@@ -52,7 +52,7 @@ class Specs:
             "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
             "engine": {
                 "implementation": engine["implementation"],
-                "requirements": {Path(file).name: self._requirements(file) for file in self._requirement_files(names)},
+                "requirements": {Path(file).name: self._requirements(file) for file in self.requirement_files(names)},
                 "options": engine["options"],
             },
             "model": {**{part: self._weights(gpu["model"], part) for part in used}, "dtype": model["dtype"]},
@@ -79,7 +79,7 @@ class Specs:
             "how": {
                 **{key: settings[key] for key in ("backend", "request", "python", "site", "memory_gb") if key in settings},
                 "engine": names["engine"],
-                "requirements": self._requirement_files(names),
+                "requirements": self.requirement_files(names),
                 "model": {"name": gpu["model"], **self.config["models"][gpu["model"]]},
                 **({"modal": self.config["modal"]} if gpu["backend"] == "modal" else {}),
             },
@@ -157,7 +157,8 @@ class Specs:
             raise UserError(f"{path}: the id '{first}' stands twice; ids must be unique in a set")
         return found
 
-    def _requirement_files(self, names: dict) -> list[str]:
+    def requirement_files(self, names: dict) -> list[str]:
+        """The locks of a cell's environment. Raises UserError where none is configured for its device."""
         kind = self.config["gpus"][names["gpu"]]["device"]
         requirements = self._engine(names)["requirements"]
         if kind not in requirements:

@@ -114,7 +114,8 @@ def _handles(looks: dict[str, dict]) -> list[Line2D]:
 def _legend(axes, looks: dict[str, dict], *more: Artist) -> None:
     """A legend above the plot."""
     handles = [*_handles(looks), *more]
-    axes.legend(handles=handles, ncols=min(4, len(handles)), handletextpad=0.4, columnspacing=1.2, **ABOVE)
+    fit = max(1, 100 // (max(len(handle.get_label()) for handle in handles) + 5))  # characters across a plot
+    axes.legend(handles=handles, ncols=min(4, fit, len(handles)), handletextpad=0.4, columnspacing=1.2, **ABOVE)
 
 
 def _points(axes, rows: pd.DataFrame, x: str, y: str, color: str, marker: str, hollow=False, size=30) -> None:
@@ -131,9 +132,13 @@ def _intervals(lines: Callable, rows: pd.DataFrame, at: str, color: str, width: 
     lines(bounded[at], bounded["low"], bounded["high"], color=color, linewidth=width)
 
 
-def _top(points: pd.Series, highs: pd.Series) -> float:
-    """The end of an axis: all points are within, but an interval that is far wider than they are runs out of the frame."""
-    return 1.05 * min(max(points.max(), highs.max()), 1.6 * points.max())
+def _top(axes, points: pd.Series, highs: pd.Series) -> float:
+    """The end of an axis: all points are within, but an interval that is far wider than they are runs out of the frame, which is said."""
+    top = 1.05 * min(max(points.max(), highs.max()), 1.6 * points.max())
+    if highs.max() > top:
+        said = "an interval that meets the frame goes on beyond it"
+        axes.text(0.99, 0.01, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=7, color=FAINT)
+    return top
 
 
 def _medians(axes, rows: pd.DataFrame, x: str, y: str, look: dict, style: dict) -> None:
@@ -202,9 +207,10 @@ def acceptance_speedup(drawn: pd.DataFrame, axes) -> None:
     axes.axhline(1, color=INK, linewidth=0.9)
     axes.annotate("break-even", (1, 1), xytext=(2, 3), textcoords="offset points", fontsize=8, color=FAINT)
     axes.set(xlabel="acceptance length (ids per step, bonus in)", ylabel="speed-up, with 95 % interval", xlim=(0.95, most))
-    axes.set_ylim(0, _top(drawn["ratio"], drawn["high"]))
+    axes.set_ylim(0, _top(axes, drawn["ratio"], drawn["high"]))
     axes.yaxis.set_major_formatter("{x:g}×")
-    _legend(axes, looks | ({"length / break-even length": {"linestyle": "--", "linewidth": 0.9}} if few else {}))
+    line = {"length / break-even length": {"linestyle": "--", "linewidth": 0.9}} if few else {}
+    _legend(axes, {**looks, **line, "hollow: unresolved": HOLLOW})
 
 
 def acceptance_position(drawn: pd.DataFrame, axes) -> None:
@@ -297,7 +303,7 @@ def predicted(drawn: pd.DataFrame, axes) -> None:
     for group, mine in drawn.groupby("group", sort=False):
         _intervals(axes.vlines, mine, "predicted", looks[group]["color"])
         _points(axes, mine, "predicted", "observed", **looks[group])
-    ends = np.array([0, _top(drawn[["predicted", "observed"]].max(axis=1), drawn["high"])])
+    ends = np.array([0, _top(axes, drawn[["predicted", "observed"]].max(axis=1), drawn["high"])])
     axes.plot(ends, ends, color=INK, linewidth=0.9)
     axes.fill_between(ends, 0.95 * ends, 1.05 * ends, color=GRID, linewidth=0, zorder=0)
     axes.set(xlim=ends, ylim=ends, xlabel="predicted speed-up (band: within 5 %)", ylabel="observed speed-up, with 95 % interval")
@@ -319,7 +325,8 @@ DRAWN = {
     ),
     "acceptance_speedup": Plot(
         acceptance_speedup, "acceptance_length ratio low high break_even verdict group", ["acceptance_length", "ratio"],
-        group=lambda item: f"{item.cell.gpu} {item.cell.engine} {item.cell.mode.partition('-')[0]} γ {item.cell.gamma}",
+        group=lambda item: f"{item.cell.gpu} {item.cell.engine} {item.cell.mode} γ {item.cell.gamma}",
+        of=lambda study: study.comparisons or study.current,
     ),
     "acceptance_position": Plot(
         acceptance_position, "share position prompts engine line", ["share"], of=_positions, height=3.8, most=10**9
