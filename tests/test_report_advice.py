@@ -63,14 +63,14 @@ def test_a_sentence_gives_the_range_of_what_agrees():
 def test_a_sentence_names_what_differs_and_how_much_could_hide():
     items = [comparison(), comparison("h100_vllm_code_mtp", "unresolved", 1.01, floor=0.08)]
     assert said(advice.advice(items, "engine")[0].parts) == (
-        "cpu vllm code mtp: faster, 1.50×; h100 vllm code mtp: unresolved (an effect of up to 6.0 % could hide)."
+        "cpu vllm code mtp: faster, 1.50×; h100 vllm code mtp: unresolved (anything from 0.96× to 1.06× is possible)."
     )
 
 
 def test_what_one_comparison_lacks_is_not_said_of_the_others():
     items = [comparison(verdict="unresolved", ratio=1.01), comparison("h100_vllm_code_mtp", "unresolved", floor=None)]
     assert said(advice.advice(items, "engine")[0].parts) == (
-        "Every comparison: unresolved (an effect of up to 6.0 % could hide; h100 vllm code mtp: no null cell measured)."
+        "Every comparison: unresolved (anything from 0.96× to 1.06× is possible; h100 vllm code mtp: no null cell measured)."
     )
 
 

@@ -39,7 +39,7 @@ def files(tmp_path):
         ("a.json#/x/0", 1.5), ("a.yaml#/price/usd", 3.5), ("a.csv#/0/rate", "53.19"),
         (f"a.json#/x/1/{figures.pointer_part('y/z ~')}", 2),
         ("total(a.json#/x/0, 2, -1e-1)", 3.4), ("break_even(a.json#/x/0, a.yaml#/price/usd)", 3.5 / 1.5),
-        ("length_of_rate(a.csv#/0/rate, 4)", 1 + 0.5319 * 4), ("farthest(0.5, noise_floor(a.json#/s))", 1.0),
+        ("length_of_rate(a.csv#/0/rate, 4)", 1 + 0.5319 * 4), ("total(noise_floor(a.json#/s), 0.02)", 0.05),
         ('number("abc")', 3),
     ],
 )  # fmt: skip

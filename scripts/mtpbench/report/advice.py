@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from mtpbench.report.cells import Comparison, grouped
-from mtpbench.report.figures import Null, derived
+from mtpbench.report.figures import Null
 
 FEW_PROMPTS = 8
 NAMED = 6  # comparisons that a sentence names before it says "and others"
@@ -120,10 +120,11 @@ def _range(items: list[Comparison]) -> tuple:
 
 
 def _hidden(items: list[Comparison]) -> tuple:
-    """How large an effect could hide in unresolved comparisons, which is the far end of their intervals; and what some lack."""
+    """What unresolved comparisons leave possible, by their intervals; and what some lack."""
     lacks_some = [item for item in items if isinstance(item.noise_floor, Null) or isinstance(item.low, Null)]
-    known = [derived("farthest", item.low, item.high, format="percent") for item in items if item not in lacks_some]
+    known = [item for item in items if item not in lacks_some]
     lacking = grouped(lacks_some, attrgetter("reason"))
-    hidden = [("an effect of up to ", max(known, key=attrgetter("value")), " could hide")] if known else []
+    ends = [least(map(attrgetter(end), known), key=attrgetter("value")) for least, end in ((min, "low"), (max, "high"))] if known else []
+    hidden = [("anything from ", ends[0], " to ", ends[1], " is possible")] if known else []
     lacks = [(reason if len(found) == len(items) else f"{_names(found)}: {reason}",) for reason, found in lacking.items()]
     return (" (", *joined([*hidden, *lacks]), ")")

@@ -86,7 +86,6 @@ FORMULAS: dict[str, Callable] = {
     "spread_of_mean": lambda *half_widths: 1 + costmodel.half_width_of_mean(*half_widths),
     "implied": lambda length, break_even: length / break_even,
     "noise_floor": effect.noise_floor,
-    "farthest": lambda low, high: max(high, 1 / low) - 1,
     "number": len,
     "total": lambda *values: sum(values),
     "share": lambda part, whole: part / whole,
