@@ -208,6 +208,22 @@ def test_a_margin_that_is_no_number_is_not_known(measure, monkeypatch, gap):
     assert measure()[0]["losslessness"][0]["margin"] is None
 
 
+def test_what_was_measured_is_kept_where_a_margin_cannot_be_had(measure, monkeypatch, capsys):
+    """Seen with vLLM on a CPU, which compiles for it and found no compiler: the engine was dead then, and so was the session."""
+    def dead(self, *_):
+        raise RuntimeError("EngineCore is dead\nmore")
+
+    def margin(self, *_):
+        monkeypatch.setattr(Counting, "memory", dead)
+        dead(self)
+
+    monkeypatch.setattr(Counting, "differs", {"a", "b"})
+    monkeypatch.setattr(Counting, "margin", margin)
+    found, _ = measure()
+    assert [each["margin"] for each in found["losslessness"]] == [None, None] and found["arms"]["test"]["memory"]
+    assert "margin | not known: RuntimeError: EngineCore is dead\n" in capsys.readouterr().err
+
+
 def test_what_was_measured_is_kept_where_the_peaks_cannot_be_seen(measure, monkeypatch, capsys):
     def full(kind, dtype):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore")

@@ -102,6 +102,7 @@ class Session:
             self._measure(settled)
         finally:  # or it would go on beside the sessions that follow in this process
             telemetry = found.telemetry()
+        self._see_memory()
         losslessness = self._differences()
         self._close()
         self.progress.say("done")
@@ -160,6 +161,7 @@ class Session:
         if arm in self.open:
             return self.open[arm]
         if self.protocol["order"] == "blocks":
+            self._see_memory()
             self._close()
         self.progress.say(f"load {arm}")
         beside = next(iter(self.open.values()), None)
@@ -189,9 +191,12 @@ class Session:
     def _given_back(self, engine: engines.Engine) -> None:
         engine.close()
 
-    def _close(self) -> None:
+    def _see_memory(self) -> None:
         for arm, engine in self.open.items():
             self.arms[arm]["memory"] = engine.memory()
+
+    def _close(self) -> None:
+        for engine in self.open.values():
             self._given_back(engine)
         self.open.clear()
         gc.unfreeze()
@@ -286,9 +291,15 @@ class Session:
         ]
 
     def _margin(self, prefix: list[int], choices: frozenset[int]) -> float | None:
-        """None where the engine cannot tell; where one output is the beginning of the other, which no rounding does, since the id that
+        """None where the engine cannot tell, or fails at it; where one output is the beginning of the other, which no rounding does, since the id that
         stops is among them; and where ids are drawn to a set acceptance: they differ by design there."""
-        margin = None if self._synthetic() or len(choices) < 2 else next(iter(self.open.values())).margin(prefix, choices)
+        if self._synthetic() or len(choices) < 2:
+            return None
+        try:
+            margin = next(iter(self.open.values())).margin(prefix, choices)
+        except Exception as error:  # whatever an engine raises: what was measured is not lost for it
+            self.progress.say("margin", f"not known: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+            return None
         return margin if margin is not None and math.isfinite(margin) else None
 
     def _peaks(self, kind: str) -> dict:

