@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mtpbench import backends, ledger, locks, results, sessions
@@ -39,8 +40,7 @@ def main() -> None:
         try:
             from mtpbench import spec  # not at the top: a lent machine, where run_plans.py uses this module, has no jsonschema
 
-            spec.check_planned(plan)  # it may have waited long for its turn
-            measure(plan, path, say)
+            measure(plan, path, say, spec.check_planned)
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
@@ -49,8 +49,10 @@ def main() -> None:
             sys.exit(130)
 
 
-def measure(plan: dict, path: Path, say) -> None:
+def measure(plan: dict, path: Path, say, check: Callable[[dict], None] = lambda plan: None) -> None:
     """Measure a planned cell into `path`, unless the file there answers the plan and is valid.
+
+    check: raises UserError where the plan no longer holds; asked when the cell's turn has come, for which it may wait long.
 
     Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
     """
@@ -59,6 +61,7 @@ def measure(plan: dict, path: Path, say) -> None:
             if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
                 say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
                 return
+        check(plan)
         _measured(plan, path, say)
 
 
@@ -68,9 +71,14 @@ def alone(plan: dict, say):
     Snakemake's own lock does not see to that: a measurement outlives a killed Snakemake, and any second Snakemake, were it
     only `snakemake stale`, removes the locks of all when it ends.
     """
-    lock = sessions.kept(plan["spec"], 0).parent.with_suffix(".lock")
+    lock = lock_of(plan)
     lock.parent.mkdir(parents=True, exist_ok=True)
     return locks.held(lock, say, "another run measures this cell; its result will be looked at first")
+
+
+def lock_of(plan: dict) -> Path:
+    """The same for all plans whose sessions can stand in one result."""
+    return sessions.kept(plan["spec"], 0).parent.with_suffix(".lock")
 
 
 def _measured(plan: dict, path: Path, say) -> None:

@@ -107,7 +107,8 @@ def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1)
         for group in _alike(lacking):
             with contextlib.ExitStack() as alone:
                 # The cells before the device, as `measure` does, and in one order everywhere: two never wait for each other.
-                for plan in sorted(group, key=lambda plan: plan["fingerprint"]):
+                locks = {measure.lock_of(plan): plan for plan in group}
+                for _, plan in sorted(locks.items()):
                     alone.enter_context(measure.alone(plan, say))
                 alone.enter_context(local.device_alone(group[0]["spec"]["device"]["kind"], say))
                 failed |= _failures(group, beside, deadline, say)

@@ -93,7 +93,8 @@ def test_an_unknown_cell_is_named_with_a_hint(cell):
     [
         ("", "config.yaml: holds no mapping"), ("[1]", "config.yaml: holds no mapping"), ("x", "config.yaml: holds no mapping"),
         (b"a: \xe4", "config.yaml: not UTF-8 text"), ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "config.yaml:5: the key 'c' stands twice, first in line 3"),
-        ("a: [{b: 1, b: 2}]", "config.yaml:1: the key 'b' stands twice"),
+        ("a: [{b: 1, b: 2}]", "config.yaml:1: the key 'b' stands twice"), ("{{name}}: 1", "config.yaml:1: not valid YAML"),
+        ("a: &a {b: *a}", "config.yaml:1: an anchor that refers to itself"), ("a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: {y: *a, z: *a}", "config.yaml: top level: unknown key"),
     ],
 )  # fmt: skip
 def test_a_file_that_holds_no_configuration_is_named(tmp_path, text, said):
@@ -123,6 +124,18 @@ def test_a_null_cell_is_not_sampled_less_than_the_cells_that_it_serves(raw, prot
     raw["gpus"]["cpu"]["engines"]["vllm"] |= {"protocol": protocol, "null_protocol": null}
     with pytest.raises(UserError, match=said):
         configuration.validate(raw)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c["modes"]["mtp"].update(protocol={"rounds": {"min": 2, "max": 6}}),  # other GPUs have a null_protocol, of sessions alone
+        lambda c: (c["matrix"].update(modes=["mtp"]), c["modes"]["mtp"].update(protocol={"sessions": 3})),  # no null cell is wanted
+    ],
+)
+def test_what_lacks_no_floor_is_not_refused(raw, change):
+    change(raw)
+    configuration.validate(raw)
 
 
 def test_null_cells_may_have_sessions_of_their_own(raw):

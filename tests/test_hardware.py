@@ -102,6 +102,19 @@ def test_energy_of_turns_that_the_counter_itself_blurs_is_not_told():
         assert share is None and reason == "turns of 0.1 s are too short for the energy counter"
 
 
+def test_short_requests_of_one_arm_after_another_are_one_turn():
+    """In blocks: what blurs the border between two arms blurs none within one."""
+    requests = [
+        record([1] * 10, np.linspace(start + 0.05, start + 0.097, 10).tolist(), submit=start, arm=arm, repeat=number)
+        for arm, begin in (("control", 0.0), ("test", 41.0)) for number, start in enumerate(np.arange(begin, begin + 40, 0.1).tolist())
+    ]  # fmt: skip
+    times = np.arange(0, 82, 0.25)
+    joules = np.where(times < 40.5, 200 * times, 200 * 40.5 + 400 * (times - 40.5))
+    found = hardware.energy([{"requests": requests, "telemetry": {"fields": ["t", "energy_j"], "rows": np.column_stack([times, joules]).tolist()}}])
+    for arm, watts in (("control", 200), ("test", 400)):
+        assert found[arm, 1][0] is not None or "leave" in found[arm, 1][1], found[arm, 1]
+
+
 def test_energy_of_an_arm_that_ran_for_less_than_a_few_samples_is_not_told():
     """Seen on an H200: two equal arms of 0.3 s said 0.026 and 0.012 J a token."""
     assert all(share is None and "samples of the energy counter" in reason for share, reason in energies(0.3, 2, {"control": 200, "test": 200}).values())

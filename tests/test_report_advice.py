@@ -63,7 +63,7 @@ def test_a_sentence_gives_the_range_of_what_agrees():
 def test_a_sentence_names_what_differs_and_how_much_could_hide():
     items = [comparison(), comparison("h100_vllm_code_mtp", "unresolved", 1.01, floor=0.08)]
     assert said(advice.advice(items, "engine")[0].parts) == (
-        "cpu vllm code mtp: faster, 1.50×; h100 vllm code mtp: unresolved (anything from 0.96× to 1.06× is possible)."
+        "cpu vllm code mtp: faster, 1.50×; h100 vllm code mtp: unresolved (anything from 0.96× to 1.06× is possible within a noise floor of up to 8.0 %)."
     )
 
 

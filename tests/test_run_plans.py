@@ -202,6 +202,20 @@ def test_who_measures_a_cell_holds_it_until_the_session_is_kept(plans, monkeypat
     assert order == ["cell", "cell", "device", "measured", "device given back", "cell given back", "cell given back"]
 
 
+def test_cells_are_held_in_one_order_however_many_sessions_are_asked_for(plans, monkeypatch):
+    """Else two sittings could wait for each other; and two names of one spec are one lock, which nobody takes twice."""
+    orders = []
+    for sessions in (1, 2):
+        held: list = []
+        asked = [{**plan, "spec": {**plan["spec"], "protocol": {**plan["spec"]["protocol"], "sessions": sessions}}} for plan in plans]
+        asked = [{**plan, "fingerprint": results.digest(plan["spec"])} for plan in (*asked, {**asked[0], "cell": "cpu_vllm_code_alias"})]
+        monkeypatch.setattr(run_plans.measure, "alone", lambda plan, say: held.append(run_plans.measure.lock_of(plan)) or contextlib.nullcontext())
+        monkeypatch.setattr(run_plans, "_failures", lambda group, *_: {plan["cell"] for plan in group})
+        run_plans.run(asked, time.monotonic() + 60, 1, lambda line: None)
+        orders.append(held)
+    assert orders[0] == orders[1] == sorted(set(orders[0])) and len(orders[0]) == len(plans)
+
+
 @pytest.mark.parametrize("text", [None, "", "[1]", "[[1]]", '{"cell": 2}', "null"])
 def test_a_file_that_holds_no_plans_is_named(tmp_path, text):
     path = tmp_path / "plans.json"

@@ -102,7 +102,8 @@ def test_a_download_that_broke_off_is_not_taken_for_the_whole(hub):
 def test_a_missing_shard_is_named(hub):
     weights.fetch(PARTS)
     folder = weights.local_folder("someone/model", REVISION)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "more.safetensors"}}))
+    (folder / "model.safetensors").rename(folder / "some.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "some.safetensors", "b": "more.safetensors"}}))
     with pytest.raises(UserError, match="more.safetensors missing"):
         weights.local_folder("someone/model", REVISION)
 

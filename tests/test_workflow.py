@@ -44,8 +44,8 @@ class Project:
             )
 
     def environment(self) -> dict:
-        """The machine-wide lock of a device lies in the folder for temporary files; these cells are measured on no device."""
-        return {**os.environ, "TMPDIR": str(self.control)}
+        """The machine-wide lock of a device is not waited for: these cells are measured on no device."""
+        return {**os.environ, "MTPBENCH_LOCKS": str(self.control)}
 
     @staticmethod
     def command(*words: str) -> list[str]:

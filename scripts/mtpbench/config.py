@@ -42,17 +42,19 @@ def read_yaml(path: Path):
         raise UserError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
 
 
-def _check_unique(node, path: Path) -> None:
-    """Raises UserError for a key that stands twice in a mapping, of which YAML silently takes the last."""
+def _check_unique(node, path: Path, around: frozenset = frozenset()) -> None:
+    """Raises UserError for a key that stands twice in a mapping, of which YAML silently takes the last, and for an endless one."""
+    if id(node) in around:
+        raise UserError(f"{path}:{node.start_mark.line + 1}: an anchor that refers to itself; write the part out")
     first: dict[str, int] = {}
     for child in node.value if isinstance(node, yaml.CollectionNode) else ():
         key, value = child if isinstance(node, yaml.MappingNode) else (None, child)
-        if key is not None:
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
             line = key.start_mark.line + 1
             if key.value in first:
                 raise UserError(f"{path}:{line}: the key '{key.value}' stands twice, first in line {first[key.value]}; delete one")
             first[key.value] = line
-        _check_unique(value, path)
+        _check_unique(value, path, around | {id(node)})
 
 
 def load(path: Path = DEFAULT) -> dict:
@@ -147,25 +149,27 @@ def _check_references(config: dict, name: str) -> None:
             among = " (null_protocol among them)" if "rounds" in null else ""
             place = f"protocol.rounds, as laid over each other{among} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
-        if null:
-            _check_floor(config, name, gpu, engine, mode)
+        standing = {"sessions": "sessions" in null, "rounds.min": "min" in null.get("rounds", {})}
+        _check_floor(config, name, gpu, engine, mode, [key for key, stands in standing.items() if stands])
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)
         except UserError as error:
             raise UserError(f"{name}: matrix.extra: {error}") from None
-    for cell in cells(config):
+    for cell in (wanted := cells(config)):
         names = parts(cell, config)
-        _check_floor(config, name, names["gpu"], names["engine"], names["mode"])
+        if f"{names['gpu']}_{names['engine']}_{names['prompts']}_baseline" in wanted:
+            _check_floor(config, name, names["gpu"], names["engine"], names["mode"], ["sessions", "rounds.min"])
 
 
-def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str) -> None:
+def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys: list[str]) -> None:
     """Raises UserError where the null cell would be sampled less than the cell that is held against it, which then had no floor."""
     if "baseline" not in config["modes"] or config["modes"][mode]["method"] == "none":
         return
     null, cell = (engine_on({"gpu": gpu, "engine": engine, "mode": each}, config)["protocol"] for each in ("baseline", mode))
-    for key, fewer, more in (("sessions", null["sessions"], cell["sessions"]), ("rounds.min", null["rounds"]["min"], cell["rounds"]["min"])):
-        if fewer < more:
+    numbers = {"sessions": (null["sessions"], cell["sessions"]), "rounds.min": (null["rounds"]["min"], cell["rounds"]["min"])}
+    for key, (fewer, more) in numbers.items():
+        if key in keys and fewer < more:
             place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
             raise UserError(f"{name}: {place}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
 

@@ -196,7 +196,8 @@ def check_planned(plan: dict, root: Path = Path(".")) -> None:
     """Raises UserError where the locks or weights have changed since the plan was made, so that it would be measured as another spec."""
     how, spec = plan["how"], plan["spec"]
     specs = Specs({"models": {how["model"]["name"]: how["model"]}}, root)
-    now = {file: (specs._requirements(file), spec["engine"]["requirements"].get(Path(file).name)) for file in how["requirements"]}
+    locks = {Path(file).name: file for file in how["requirements"]}
+    now = {file: (specs._requirements(file), spec["engine"]["requirements"].get(name)) for name, file in locks.items()}
     now |= {f"models.{how['model']['name']}.{part}": (specs._weights(how["model"]["name"], part), spec["model"][part]) for part in weights.PARTS if part in spec["model"]}
     for what, (found, planned) in now.items():
         if found != planned:

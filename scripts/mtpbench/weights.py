@@ -85,7 +85,8 @@ def local_folder(repo: str, revision: str) -> Path:
     except errors.LocalEntryNotFoundError:
         raise UserError(f"{repo}@{revision[:8]} is not in the Hugging Face cache: {again}") from None
     # A download that broke off leaves a folder too.
-    shards = {name for index in folder.glob("*.safetensors.index.json") for name in json.loads(index.read_text())["weight_map"].values()}
+    indices = [] if (folder / "model.safetensors").exists() else folder.glob("*.safetensors.index.json")
+    shards = {name for index in indices for name in json.loads(index.read_text())["weight_map"].values()}
     lacking = [name for name in sorted({"config.json", *shards}) if not (folder / name).exists()]
     if lacking or not any(folder.glob("*.safetensors")):
         raise UserError(f"{repo}@{revision[:8]} is not whole in the Hugging Face cache ({', '.join(lacking) or '*.safetensors'} missing): {again}")

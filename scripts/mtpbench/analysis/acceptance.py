@@ -56,7 +56,7 @@ def acceptance(records: Sequence[Mapping], counters: Mapping | None, gamma: int)
 
 
 def censored(records: Iterable[Mapping], gamma: int) -> dict | None:
-    """The ACC of requests whose engine tells nothing of them alone, by a method that drafts in every step.
+    """The ACC of requests whose engine tells nothing of them alone, by a method that drafts in every step; None where cuts hide it.
 
     A step brings one id more than it accepted, save a last one: the length limit or a stop may have cut it, so it shows only
     that it accepted so many or more. Position by position it counts as far as it is seen (Kaplan and Meier 1958, JASA 53:457);
@@ -70,6 +70,8 @@ def censored(records: Iterable[Mapping], gamma: int) -> dict | None:
     for position in range(gamma):
         more = int((whole > position).sum() + (last > position).sum())
         seen = int((whole >= position).sum() + (last > position).sum())
+        if not seen and (not joint or joint[-1]):
+            return None  # every step that came as far was cut there
         conditional.append(more / seen if seen else None)
         joint.append((joint[-1] if joint else 1.0) * (conditional[-1] or 0.0))
     steps = len(whole) + len(last)

@@ -6,6 +6,7 @@ tables are left out, and so is whatever an engine computes in vain.
 
 import csv
 import functools
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -102,8 +103,8 @@ def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | N
         shares.append(np.column_stack([had, np.diff(columns["t"]) - had.sum(axis=1)])[measuring])
         joules.append(np.diff(columns["energy_j"])[measuring])
         ran += [np.diff(rows, axis=1).sum() for rows in spans]
-        for (_, load), rows in zip(keys, spans):
-            turns[load].append(np.median(np.diff(rows, axis=1)) if len(rows) else math.inf)
+        for key, lengths in _turns(keys, spans).items():
+            turns[key[1]].append(float(np.median(lengths)))
     share, joule = np.vstack(shares), np.concatenate(joules)
     power, residual, rank, _ = np.linalg.lstsq(share, joule, rcond=None)
     free = len(joule) - len(power)
@@ -125,6 +126,16 @@ def _spans(session: Mapping, arm: str, concurrency: int) -> np.ndarray:
     """Disjoint [start, end] rows in which an arm had a request at a load."""
     rows = batch([session], arm, concurrency)
     return next((spans for _, spans in busy(rows.submit, rows.last, rows.session)), np.zeros((0, 2)))
+
+
+def _turns(keys: list, spans: list[np.ndarray]) -> dict[tuple, list[float]]:
+    """By key the seconds of its turns: from its first span to its last until another key has its own."""
+    found: dict[tuple, list[float]] = {}
+    order = sorted((start, end, key) for key, rows in zip(keys, spans) for start, end in rows.tolist())
+    for key, turn in itertools.groupby(order, key=lambda span: span[2]):
+        turn = list(turn)
+        found.setdefault(key, []).append(turn[-1][1] - turn[0][0])
+    return found
 
 
 def _within(spans: np.ndarray, times: np.ndarray) -> np.ndarray:

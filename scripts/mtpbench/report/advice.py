@@ -125,6 +125,8 @@ def _hidden(items: list[Comparison]) -> tuple:
     known = [item for item in items if item not in lacks_some]
     lacking = grouped(lacks_some, attrgetter("reason"))
     ends = [least(map(attrgetter(end), known), key=attrgetter("value")) for least, end in ((min, "low"), (max, "high"))] if known else []
-    hidden = [("anything from ", ends[0], " to ", ends[1], " is possible")] if known else []
+    coarse = [item.noise_floor for item in known if item.noise_floor.value > item.half_width.value]
+    floor = [" within a noise floor of up to ", max(coarse, key=attrgetter("value"))] if coarse else []
+    hidden = [("anything from ", ends[0], " to ", ends[1], " is possible", *floor)] if known else []
     lacks = [(reason if len(found) == len(items) else f"{_names(found)}: {reason}",) for reason, found in lacking.items()]
     return (" (", *joined([*hidden, *lacks]), ")")
