@@ -24,9 +24,8 @@ def asked(function, *arguments):
         sys.exit(f"mtpbench: {error}")
 
 
-asked(
-    configuration.read_yaml, configuration.DEFAULT
-)  # Snakemake's own reading lets a key stand twice
+# Snakemake's own reading lets a key stand twice.
+asked(configuration.read_yaml, configuration.DEFAULT)
 config.update(asked(configuration.validate, config))
 
 CELLS = configuration.cells(config)

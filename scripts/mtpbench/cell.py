@@ -131,8 +131,8 @@ class _Child:
         self.tail.clear()  # what comes belongs to the next request
         return reply
 
-    def _follow(self, said: int, log: Callable[[str], object]) -> None:
-        with open(said, errors="replace") as stream:
+    def _follow(self, stderr: int, log: Callable[[str], object]) -> None:
+        with open(stderr, errors="replace") as stream:
             for line in stream:
                 line = line.rstrip()
                 said = line.removesuffix(MARK)

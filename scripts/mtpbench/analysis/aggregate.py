@@ -1,16 +1,14 @@
 """The summary of a result: every figure that is shown, as a pure function of the raw records."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 
 from mtpbench.analysis import acceptance, costmodel, effect, gates, hardware, losslessness
-from mtpbench.analysis.records import Batch, batch, busy, pairs, seconds, unequal
+from mtpbench.analysis.records import Batch, batch, busy, grouped, pairs, seconds, unequal
 
 ARMS = ("control", "test")
-NOTHING = {"method": "none"}  # the mode of the control arm
 
 
 def recompute(result: Mapping) -> dict:
@@ -47,29 +45,28 @@ def percentiles(values: np.ndarray, scale: float = 1.0) -> dict | None:
 
 
 def _load(spec: Mapping, sessions: Sequence[Mapping], concurrency: int, peak: Mapping, energy: Mapping) -> dict:
-    mode = spec["mode"]
+    mode, gamma = spec["mode"], spec["mode"].get("num_speculative_tokens")
     batches = {arm: batch(sessions, arm, concurrency) for arm in ARMS}
     ratios = [effect.log_ratios(session["requests"], concurrency) for session in sessions]
     e2e = lambda record: record["times"][-1] - record["submit"] if record["times"] else None  # noqa: E731
     equal = [[record for pair in pairs(session["requests"]).values() if not unequal(pair) for record in pair] for session in sessions]
     load = {
         "concurrency": concurrency,
-        "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, mode if arm == "test" else NOTHING, peak, energy) for arm in ARMS},
+        "arms": {arm: _arm(batches[arm], arm, sessions, concurrency, gamma if arm == "test" else None, peak, energy) for arm in ARMS},
         "speedup": effect.speedup(*ratios, together=effect.waves(sessions[0]["requests"], concurrency)),
         "e2e_speedup": effect.at_load(equal, concurrency, e2e),
         "prompts": _prompts(spec, sessions, batches, ratios),
         "acceptance_by_category": None,
     }
-    if mode["method"] != "none":
+    if gamma:
         categories = sessions[0].get("categories", {})
-        by_category = _grouped(batches["test"].records, lambda record: categories.get(record["prompt"]))
+        by_category = grouped(batches["test"].records, lambda record: categories.get(record["prompt"]))
         load["acceptance_by_category"] = {name: _accepted(by_category[name], mode) for name in sorted(by_category.keys() - {None})}
     return load | {"cost_model": costmodel.beside(load, batches["test"])}
 
 
-def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, mode: Mapping, peak: Mapping, energy: Mapping) -> dict:
+def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, gamma: int | None, peak: Mapping, energy: Mapping) -> dict:
     """One arm at one load. Rates in ids a second, latencies in milliseconds: of requests, save step_ms, which is of steps."""
-    gamma = mode.get("num_speculative_tokens")
     decode_s, whole_s = float(np.nansum(rows.decode_s)), seconds(busy(rows.submit, rows.last, rows.session))
     tpot_s = np.divide(rows.decode_s, rows.decoded, out=np.full(len(rows.records), np.nan), where=rows.decoded > 0)
     counters = acceptance.window(sessions, arm, concurrency)
@@ -103,10 +100,10 @@ def _arm(rows: Batch, arm: str, sessions: Sequence[Mapping], concurrency: int, m
 def _prompts(spec: Mapping, sessions: Sequence[Mapping], batches: Mapping[str, Batch], ratios: Sequence[Mapping]) -> list[dict]:
     """One row a prompt, over its repeats and sessions: means, and exp of the mean log ratio, in which each session has one voice."""
     categories = sessions[0].get("categories", {})
-    grouped = {arm: _grouped(batches[arm].records, lambda record: record["prompt"]) for arm in ARMS}
+    by_prompt = {arm: grouped(batches[arm].records, lambda record: record["prompt"]) for arm in ARMS}
     rows = []
     for prompt in spec["prompts"]:
-        of = {arm: grouped[arm][prompt] for arm in ARMS}
+        of = {arm: by_prompt[arm][prompt] for arm in ARMS}
         logs = [fmean(session[prompt]) for session in ratios if prompt in session]
         tpots = {arm: [found for record in of[arm] if (found := effect.tpot(record)) is not None] for arm in ARMS}
         accepted = _accepted(of["test"], spec["mode"]) if spec["mode"]["method"] != "none" else None
@@ -126,10 +123,3 @@ def _accepted(records: Sequence[Mapping], mode: Mapping) -> dict | None:
     if counters is None:
         return acceptance.censored(records, gamma) if mode["method"] == "mtp" else None
     return acceptance.acceptance(records, counters, gamma)
-
-
-def _grouped(records: Sequence[Mapping], key) -> dict:
-    found = defaultdict(list)
-    for record in records:
-        found[key(record)].append(record)
-    return found

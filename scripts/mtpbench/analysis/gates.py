@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from mtpbench.analysis import acceptance, hardware, losslessness
-from mtpbench.analysis.records import pairs, unequal
+from mtpbench.analysis.records import grouped, pairs, unequal
 
 LONGEST_CYCLE = 8  # ids
 SHORTEST_JUDGED = 16  # ids; below that nothing is called a loop
@@ -126,10 +126,7 @@ def _concurrency(result: Mapping) -> Seen:
             where = f"session {session['index']}, {arm}, concurrency {load}"
             if preempted := acceptance.preempted(session, arm, load):
                 return False, f"{where}: the engine stopped {preempted} request(s) for want of cache, and began them again", False
-            waves = defaultdict(list)
-            for record in records:
-                waves[record["wave"]].append(record)
-            for wave in waves.values():
+            for wave in grouped(records, lambda record: record["wave"]).values():
                 ran = [record for record in wave if record["times"]]
                 for finish in ("length", "stop"):
                     ends = min((record["times"][-1] for record in ran if record["finish"] == finish), default=math.inf)

@@ -93,11 +93,13 @@ def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | N
     if not keys:
         return {}
     shares, joules, ran, turns = [], [], np.zeros(len(keys)), defaultdict(list)
-    for session in sessions:
+    rows_of = (batch(sessions, *key) for key in keys)
+    spans_of = [dict(busy(rows.submit, rows.last, rows.session)) for rows in rows_of]  # by session
+    for index, session in enumerate(sessions):
         columns, reason = telemetry(session)
         if columns is None or np.isnan(columns["energy_j"]).any() or len(columns["t"]) < 2:
             return dict.fromkeys(keys, (None, reason or "this GPU reports no total energy"))
-        spans = [_spans(session, *key) for key in keys]
+        spans = [by_session.get(index, np.zeros((0, 2))) for by_session in spans_of]
         had = np.column_stack([_within(rows, columns["t"]) for rows in spans])
         measuring = had.any(axis=1)
         shares.append(np.column_stack([had, np.diff(columns["t"]) - had.sum(axis=1)])[measuring])
@@ -120,12 +122,6 @@ def energy(sessions: Sequence[Mapping]) -> dict[tuple[str, int], tuple[float | N
         else:
             found[key] = watts * seconds, None
     return found
-
-
-def _spans(session: Mapping, arm: str, concurrency: int) -> np.ndarray:
-    """Disjoint [start, end] rows in which an arm had a request at a load."""
-    rows = batch([session], arm, concurrency)
-    return next((spans for _, spans in busy(rows.submit, rows.last, rows.session)), np.zeros((0, 2)))
 
 
 def _turns(keys: list, spans: list[np.ndarray]) -> dict[tuple, list[float]]:

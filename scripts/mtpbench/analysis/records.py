@@ -1,7 +1,7 @@
 """The records of one arm at one load point, over all sessions, as arrays."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +78,12 @@ def seconds(intervals: list[tuple[int, np.ndarray]]) -> float:
 
 def pairs(requests: Iterable[Mapping]) -> dict[tuple, list[Mapping]]:
     """The requests of one session by what a pair has in common: concurrency, prompt and repeat."""
+    return grouped(requests, lambda record: (record["concurrency"], record["prompt"], record["repeat"]))
+
+
+def grouped(records: Iterable[Mapping], key: Callable[[Mapping], object]) -> dict[object, list[Mapping]]:
+    """The records by what `key` says of them, in order; a key that none has stands for no records."""
     found = defaultdict(list)
-    for record in requests:
-        found[record["concurrency"], record["prompt"], record["repeat"]].append(record)
+    for record in records:
+        found[key(record)].append(record)
     return found

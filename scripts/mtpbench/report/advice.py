@@ -121,9 +121,8 @@ def _range(items: list[Comparison]) -> tuple:
 
 def _hidden(items: list[Comparison]) -> tuple:
     """What unresolved comparisons leave possible, by their intervals; and what some lack."""
-    lacks_some = [item for item in items if isinstance(item.noise_floor, Null) or isinstance(item.low, Null)]
-    known = [item for item in items if item not in lacks_some]
-    lacking = grouped(lacks_some, attrgetter("reason"))
+    whole = grouped(items, lambda item: not isinstance(item.noise_floor, Null) and not isinstance(item.low, Null))
+    known, lacking = whole.get(True, []), grouped(whole.get(False, []), attrgetter("reason"))
     ends = [least(map(attrgetter(end), known), key=attrgetter("value")) for least, end in ((min, "low"), (max, "high"))] if known else []
     coarse = [item.noise_floor for item in known if item.noise_floor.value > item.half_width.value]
     floor = [" within a noise floor of up to ", max(coarse, key=attrgetter("value"))] if coarse else []

@@ -323,7 +323,9 @@ def anatomy(study: Study, files: Files) -> Table:
         source, cell = path.relative_to(files.root).as_posix(), study.by_name.get(path.stem)
         if content is None:
             damaged.append(source)
-        if content is None or cell not in study.valid or cell.spec["device"]["kind"] != "cuda" or "phases" not in content.get("trace", {}):
+            continue
+        files[source] = content  # read once
+        if cell not in study.valid or cell.spec["device"]["kind"] != "cuda" or "phases" not in content.get("trace", {}):
             continue
 
         def figure(pointer: str, format: str = "decimal"):
