@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mtpbench import config as configuration
-from mtpbench import results, sessions, spec, weights
+from mtpbench import results, sessions, spec
 from mtpbench.errors import UserError
 
 ARMS = 2
@@ -52,7 +52,7 @@ def _cost(cell: str, state: str, specs: spec.Specs, root: Path) -> Cost:
     gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
     protocol = engine["protocol"]
     minutes, basis = _measured(cell, root, protocol) or _estimated(gpu.get("estimate"), engine["implementation"], protocol)
-    warning = _warning(names, minutes, protocol, config)
+    warning = _warning(names, minutes, config)
     to_measure = len(sessions.lacking(specs.resolve(cell), results.path_of(cell, root), root))
     if minutes:
         minutes = tuple(each * to_measure for each in minutes)
@@ -95,11 +95,10 @@ def _work(protocol: dict, end: str) -> int:
     return (len(protocol["concurrency"]) * protocol["warmup"] + protocol["rounds"][end] * a_round) * protocol["output_tokens"]
 
 
-def _warning(names: dict, minutes: tuple | None, protocol: dict, config: dict) -> str:
+def _warning(names: dict, minutes: tuple | None, config: dict) -> str:
     gpu = config["gpus"][names["gpu"]]
-    copies = weights.copies(config["engines"][names["engine"]]["implementation"], protocol["order"])
     try:
-        weights.check_memory(names["gpu"], {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"), copies)
+        spec.check_fits(names["gpu"], names, config)
     except UserError as error:
         return str(error)
     limit = config["modal"]["run_s"] / 60

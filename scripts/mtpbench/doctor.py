@@ -94,10 +94,8 @@ def _environment(names: dict, config: dict, root: Path) -> Answer:
 
 
 def _memory(names: dict, config: dict) -> Answer:
-    gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
-    copies = weights.copies(engine["implementation"], engine["protocol"]["order"])
-    weights.check_memory(f"gpus.{names['gpu']}", {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu["memory_gb"], copies)
-    return "ok", f"{gpu['memory_gb']:g} GB"
+    spec.check_fits(f"gpus.{names['gpu']}", names, config)
+    return "ok", f"{config['gpus'][names['gpu']]['memory_gb']:g} GB"
 
 
 def _weights(gpu: dict, model: dict, root: Path) -> Answer:

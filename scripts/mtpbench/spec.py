@@ -192,6 +192,13 @@ class Specs:
         return {"shape": shape.stem, "seed": entry["seed"], "sha256": _digest_of([shape])}
 
 
+def check_fits(where: str, names: dict, config: dict) -> None:
+    """`weights.check_memory` of a configured cell. names: {"gpu", "engine", "mode"} of config.parts."""
+    gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
+    copies = weights.copies(engine["implementation"], engine["protocol"]["order"])
+    weights.check_memory(where, {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"), copies)
+
+
 def check_planned(plan: dict, root: Path = Path(".")) -> None:
     """Raises UserError where the locks or weights have changed since the plan was made, so that it would be measured as another spec."""
     how, spec = plan["how"], plan["spec"]
