@@ -149,7 +149,7 @@ def _check_references(config: dict, name: str) -> None:
             among = " (null_protocol among them)" if "rounds" in null else ""
             place = f"protocol.rounds, as laid over each other{among} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
-        standing = {"sessions": "sessions" in null, "rounds.min": "min" in null.get("rounds", {})}
+        standing = {"sessions": "sessions" in null, "rounds.min": "min" in null.get("rounds", {}), "output_tokens": "output_tokens" in null}
         _check_floor(config, name, gpu, engine, mode, [key for key, stands in standing.items() if stands])
     for cell in config["matrix"]["extra"]:
         try:
@@ -159,19 +159,22 @@ def _check_references(config: dict, name: str) -> None:
     for cell in (wanted := cells(config)):
         names = parts(cell, config)
         if f"{names['gpu']}_{names['engine']}_{names['prompts']}_baseline" in wanted:
-            _check_floor(config, name, names["gpu"], names["engine"], names["mode"], ["sessions", "rounds.min"])
+            _check_floor(config, name, names["gpu"], names["engine"], names["mode"], ["sessions", "rounds.min", "output_tokens"])
 
 
 def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys: list[str]) -> None:
-    """Raises UserError where the null cell would be sampled less than the cell that is held against it, which then had no floor."""
+    """Raises UserError where the null cell would tell less of equal arms than the cell that is held against it needs: that had no floor then."""
     if "baseline" not in config["modes"] or config["modes"][mode]["method"] == "none":
         return
     null, cell = (engine_on({"gpu": gpu, "engine": engine, "mode": each}, config)["protocol"] for each in ("baseline", mode))
+    place = f"{name}: gpus.{gpu}.engines.{engine}.null_protocol"
     numbers = {"sessions": (null["sessions"], cell["sessions"]), "rounds.min": (null["rounds"]["min"], cell["rounds"]["min"])}
     for key, (fewer, more) in numbers.items():
         if key in keys and fewer < more:
-            place = f"gpus.{gpu}.engines.{engine}.null_protocol.{key}"
-            raise UserError(f"{name}: {place}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
+            raise UserError(f"{place}.{key}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
+    longer, shorter = null["output_tokens"], cell["output_tokens"]
+    if "output_tokens" in keys and longer > shorter:
+        raise UserError(f"{place}.output_tokens: {longer} is more than the {shorter} of modes.{mode}, which would have no floor; lower it")
 
 
 def _filling_validator(schema: dict) -> Draft202012Validator:

@@ -65,9 +65,9 @@ class Cell:
 
     @property
     def surroundings(self) -> dict:
-        """All of the spec that a cell shares with its null cell, which may have more sessions and rounds."""
+        """All of the spec that a cell shares with its null cell, which may have more sessions and rounds, and shorter requests."""
         alike = sessions.alike(self.spec)
-        protocol = {**alike["protocol"], "rounds": None}
+        protocol = {**alike["protocol"], "rounds": None, "output_tokens": None}
         return {**alike, "protocol": protocol, "mode": None, "model": {**self.spec["model"], "drafter": None}}
 
     @cached_property
@@ -320,8 +320,11 @@ class Study:
             return Null("the null cell is invalid")
         if null.surroundings != cell.surroundings:
             return Null("the null cell was measured under another spec")
-        if len(null.sessions) < len(cell.sessions) or null.spec["protocol"]["rounds"]["min"] < cell.spec["protocol"]["rounds"]["min"]:
+        of_null, of_cell = null.spec["protocol"], cell.spec["protocol"]
+        if len(null.sessions) < len(cell.sessions) or of_null["rounds"]["min"] < of_cell["rounds"]["min"]:
             return Null("the null cell has fewer sessions or rounds")
+        if of_null["output_tokens"] > of_cell["output_tokens"]:
+            return Null("the null cell has longer requests")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:
             return Null("the null cell has no such load")
