@@ -139,6 +139,15 @@ def test_what_lacks_no_floor_is_not_refused(raw, change):
     configuration.validate(raw)
 
 
+@pytest.mark.parametrize("warmup", ["al", -1, 2.5, True, None])
+def test_a_warm_up_is_a_number_of_waves_or_all(raw, warmup):
+    raw["protocol"]["warmup"] = warmup
+    with pytest.raises(UserError, match="protocol.warmup: .* is not a number of waves, or all: every prompt once"):
+        configuration.validate(raw)
+    raw["protocol"]["warmup"] = "all"
+    configuration.validate(raw)
+
+
 def test_null_cells_may_have_sessions_of_their_own(raw):
     raw["gpus"]["cpu"]["engines"]["vllm"]["null_protocol"] = {"sessions": 7}
     config = configuration.validate(raw)

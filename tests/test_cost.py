@@ -62,6 +62,13 @@ def test_a_load_point_is_counted_by_its_waves(root):
     assert found.minutes[1] == pytest.approx(1 + 2 * (30 + 4) / 60)
 
 
+def test_a_warm_up_of_all_prompts_counts_as_a_round(root):
+    given = settings(estimate={"start_minutes": 1, "vllm": 100})
+    given["protocol"] |= {"prompts": 30, "output_tokens": 100, "warmup": "all", "rounds": {"min": 1, "max": 1}, "concurrency": [1, 8]}
+    (found,) = cost.costs(given, root)
+    assert found.minutes[1] == pytest.approx(1 + 2 * 2 * (30 + 4) / 60)
+
+
 def test_the_price_is_the_gpu_and_what_is_reserved_beside_it():
     gpu = {"backend": "modal", "price": {"usd_per_hour": 4.0}}
     beside = {"cpu": 4, "memory_gib": 10, "price_core": {"usd_per_hour": 0.05}, "price_gib": {"usd_per_hour": 0.01}}

@@ -301,6 +301,18 @@ def test_a_load_of_one_wave_says_that_nothing_came_later():
     assert gate(alone, "warmed_up")["passed"] is None
 
 
+@pytest.mark.parametrize(("share", "factor", "warns"), [(4, 1.0, False), (2, 1.9, True), (4, 1.6, True), (4, 1.05, False)])
+def test_first_runs_that_pay_for_new_shapes_are_warned_of(share, factor, warns):
+    """As seen on an H200: half of the prompts of one arm paid in their first run, which no limit on outliers noticed."""
+    made = result(rounds=6)
+    for each in requests(made):
+        if each["repeat"] == 0 and int(each["prompt"][-2:]) % 4 < share:
+            each["times"] = [each["times"][0] + factor * (t - each["times"][0]) for t in each["times"]]
+    seen = gate(made, "warmed_up")
+    assert seen["passed"] and seen["warning"] is warns
+    assert ("times the step time of later ones" in seen["seen"]) is warns
+
+
 def test_a_long_first_prompt_is_no_outlier():
     made = result()
     for each in requests(made):

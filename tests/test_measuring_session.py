@@ -140,6 +140,13 @@ def test_every_load_point_has_full_waves_and_is_warmed_up(measure):
     assert len(found["requests"]) == 2 * (3 + 4 + 5)
 
 
+def test_a_warm_up_of_all_prompts_leaves_out_none(measure):
+    found, log = measure("abc", concurrency=[1, 2], warmup="all")
+    warm_up = ["a", "b", "c", "ab", "ca"]
+    assert runs(log)[:10] == [f"A:{wave}" for wave in warm_up] + [f"B:{wave}" for wave in warm_up]
+    assert len(found["requests"]) == 2 * (3 + 4)
+
+
 def test_a_window_differs_by_what_was_counted_in_it(measure):
     found, _ = measure("ab", warmup=1, rounds={"min": 2, "max": 2, "half_width": None})
     test = [w for w in found["windows"] if w["arm"] == "test"]

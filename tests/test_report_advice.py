@@ -1,8 +1,9 @@
 """The rules that make words of verdicts, one by one."""
 
 import pytest
+import report_studies
 
-from mtpbench.report import advice
+from mtpbench.report import advice, cells
 from mtpbench.report.cells import Cell, Comparison, Study
 from mtpbench.report.figures import Figure, Null
 
@@ -109,3 +110,20 @@ def test_a_verdict_that_turns_under_load_is_told():
         "cpu vllm code mtp: enable at concurrency 1, but do not enable at 16."
     ]
     assert advice.load_changes(items[:2]) == []
+
+
+@pytest.mark.parametrize(
+    ("of_null", "said"),
+    [
+        ({}, None), ({"sessions": 4}, None), ({"rounds": 3}, None), ({"tokens": 16}, None),
+        ({"sessions": 2}, "the null cell has fewer sessions or rounds"), ({"rounds": 1}, "the null cell has fewer sessions or rounds"),
+        ({"tokens": 65}, "the null cell has longer requests"), ({"prompts": 11}, "the null cell was measured under another spec"),
+        ({"concurrency": (1, 2)}, "the null cell was measured under another spec"),
+    ],
+)  # fmt: skip
+def test_a_null_cell_gives_a_floor_where_it_says_no_less_of_equal_arms(tmp_path, of_null, said):
+    given = {"sessions": 3, "rounds": 2, "tokens": 64}
+    for name, options in {"h100_vllm_code_baseline": given | of_null, "h100_vllm_code_mtp": given}.items():
+        report_studies.write(tmp_path, [name], **options)
+    (found,) = cells.load(tmp_path).comparisons
+    assert getattr(found.noise_floor, "reason", None) == said

@@ -1,6 +1,7 @@
 """Many cells in one sitting: shared engines, sessions that are kept, results that are whole."""
 
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -322,6 +323,23 @@ def test_engines_of_two_drafters_are_two(tmp_path):
 
     assert key("test", "a") != key("test", "b") and key("control", "a") == key("control", "b")
     assert key("test", "a") != key("test", "a", order="blocks")
+
+
+def test_an_engine_that_is_shared_runs_all_prompts_of_each_set_where_all_are_asked_for():
+    """New prompts have new lengths; where a number of waves is asked for, a warm engine is reminded by a short one."""
+    from mtpbench.measuring.together import SHORT, Together
+
+    ran = []
+    engine = type("Any", (), {"mode": {"method": "none"}, "run": lambda self, ids, tokens, eos: ran.append((ids, tokens))})()
+    made = object.__new__(Together)
+    made.warm = set()
+    for warmup, prompts in itertools.product(["all", 1], [{"a": [1], "b": [2]}, {"a": [1], "b": [2]}, {"c": [3]}]):
+        made.protocol, made.prompts = {"concurrency": [1], "warmup": warmup, "output_tokens": 99, "ignore_eos": True}, prompts
+        made._warm_up(engine)
+        ran.append(None)
+    whole = [(ids, 99) for ids in ([[1]], [[2]])]
+    assert ran[:8] == [*whole, None, ([[1]], SHORT), None, ([[3]], 99), None, whole[0]]
+    assert ran[8:] == [None, ([[1]], SHORT), None, ([[3]], SHORT), None]
 
 
 def test_plans_of_another_machine_are_refused(tmp_path):

@@ -92,7 +92,8 @@ def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tu
 def _work(protocol: dict, end: str) -> int:
     """Output tokens of an arm in a session, one request of a wave counted, by the fewest ("min") or most ("max") rounds."""
     a_round = sum(math.ceil(protocol["prompts"] / load) for load in protocol["concurrency"])  # in waves
-    return (len(protocol["concurrency"]) * protocol["warmup"] + protocol["rounds"][end] * a_round) * protocol["output_tokens"]
+    warmup = a_round if protocol["warmup"] == "all" else len(protocol["concurrency"]) * protocol["warmup"]
+    return (warmup + protocol["rounds"][end] * a_round) * protocol["output_tokens"]
 
 
 def _warning(names: dict, minutes: tuple | None, config: dict) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
+from scipy import stats
 
 from mtpbench.analysis import acceptance, hardware, losslessness
 from mtpbench.analysis.records import grouped, pairs, unequal
@@ -21,6 +22,7 @@ DEGENERATE_SHARE = 0.1  # of the prompts
 # costs many times either.
 OUTLIER = {"TTFT": 3.0, "step time": 2.0}
 FEWEST_WAVES = 3  # at a load; with two, only what no hiccup and no slow phase of a host does is called cold
+NOTABLE = 1.12  # geometric mean over prompts of first over later runs; hosts that drift within a session were seen to reach 1.10
 GROSS = {"TTFT": math.inf, "step time": 10.0}  # on one H200, single prefills were seen to take 20 times as long, and steps twice
 CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10  # below the clock that the device otherwise held (the 95th percentile); share of samples
 SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
@@ -187,7 +189,7 @@ def _warmed_up(result: Mapping) -> Seen:
     """Neither may the very first wave stand out from what came later, nor the first runs of all prompts."""
     if not result["spec"]["protocol"]["warmup"]:
         return False, "no warm-up was asked for", False
-    few, judged = set(), False
+    few, judged, firsts = set(), False, defaultdict(list)
     for (session, load, arms), arm in product(_loads(result), ("control", "test")):
         waves = sorted({record["wave"] for record in arms[arm]})
         if len(waves) < FEWEST_WAVES:
@@ -200,13 +202,25 @@ def _warmed_up(result: Mapping) -> Seen:
             opening = [ratio for wave, ratio, _ in ratios if wave == waves[0]]
             others = [ratio for wave, ratio, _ in ratios if wave != waves[0]]
             every = [ratio for _, ratio, repeated in ratios if repeated]
+            firsts[load, what] += every
             where = f"session {session['index']}, {arm}, concurrency {load}"
             if opening and np.median(opening) > max([limits[what], *others]):
                 return False, f"{where}: the first {what} is {np.median(opening):.1f} times the later ones", False
             if len(every) > len(ratios) / 2 and np.median(every) > limits[what]:
                 return False, f"{where}: the first {what} of each prompt is {np.median(every):.1f} times its later ones", False
-    note = f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup" if few else ""
-    return (True, "; ".join(filter(None, ["the first requests are no outliers", note])), False) if judged else (None, note, False)
+    notes = [f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup"] if few else []
+    longer = {place: float(np.exp(np.mean(np.log(every)))) for place, every in firsts.items() if _stands_out(every)}
+    notes += [
+        f"concurrency {load}: first runs of the prompts have {ratio:.2f} times the {what} of later ones, by new shapes or a drifting host; `warmup: all` leaves new shapes out"
+        for (load, what), ratio in longer.items()
+    ]
+    return (True, "; ".join(["the first requests are no outliers", *notes]), bool(longer)) if judged else (None, "; ".join(notes), False)
+
+
+def _stands_out(ratios: Sequence[float]) -> bool:
+    """Whether first runs take notably longer over all prompts, arms and sessions, beyond chance (one-sided t, 1 %)."""
+    logs = np.log(ratios)
+    return len(logs) > 1 and logs.mean() > max(np.log(NOTABLE), stats.t.ppf(0.99, len(logs) - 1) * stats.sem(logs))
 
 
 def _first_over_later(values: Sequence[tuple[str, int, float]]) -> list[tuple[int, float, bool]]:

@@ -185,8 +185,12 @@ class Session:
 
     def _warm_up(self, engine: engines.Engine) -> None:
         for load in self.protocol["concurrency"]:
-            for wave in (self._waves(load) * self.protocol["warmup"])[: self.protocol["warmup"]]:
+            for wave in self._unmeasured(load):
                 self._run(engine, wave)
+
+    def _unmeasured(self, load: int) -> list[list[str]]:
+        waves, count = self._waves(load), self.protocol["warmup"]
+        return waves if count == "all" else (waves * count)[:count]
 
     def _given_back(self, engine: engines.Engine) -> None:
         engine.close()
