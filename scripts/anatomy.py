@@ -2,7 +2,8 @@
 
 For each cell's test arm, metrics/anatomy/{cell}.json: a torch trace of one request as `mtpbench.analysis.trace` reads it
 (the trace itself goes into the folder TRACES), and step times without the profiler under several conditions, in turns, with
-what the machine did meanwhile; for vLLM the same of further starts, if asked for. For vLLM's baseline also the checks of the
+what the machine did meanwhile; for vLLM the same of further starts, if asked for; for transformers step times at lengths that
+the process has not met yet. For vLLM's baseline also the checks of the
 harness itself: a plain `LLM.generate` loop beside it, and the share of time that it spends outside of the engine's step.
 """
 
@@ -131,6 +132,8 @@ def of_transformers(request: dict, traces: Path) -> Iterator[dict]:
         with torch.profiler.profile(activities=activities) as profiler:
             engine.run(prompts[:1], TRACED // 2 if engine.mode["method"] == "none" else TRACED, True)
     yield found
+    found["lengths"] = _lengths(engine, prompts[0], request["spec"]["protocol"]["output_tokens"])
+    yield found
     traces.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
     engine.close()
@@ -254,6 +257,26 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
         for name, condition in conditions.items():
             with condition():
                 found[name].append(_steps(engine, prompts, tokens))
+    return found
+
+
+def _lengths(engine, prompt: list[int], tokens: int) -> dict[str, list[dict]]:
+    """Step times at context lengths that are new to this process and then at the same ones, by what may compute attention, in turns."""
+
+    @contextlib.contextmanager
+    def without_cudnn():
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        yield
+        torch.backends.cuda.enable_cudnn_sdp(True)
+
+    conditions: dict[str, Callable] = {"free": contextlib.nullcontext, "without cuDNN's attention": without_cudnn}
+    found: dict[str, list[dict]] = {name: [] for name in conditions}
+    length = len(prompt) + max(tokens, TRACED)  # as far as came before
+    for name in [*conditions] * TURNS:
+        length += tokens + engine.mode.get("num_speculative_tokens", 0)
+        longer = (prompt * (length // len(prompt) + 1))[:length]
+        with conditions[name]():
+            found[name].append({"prompt_tokens": length, **{when: _steps(engine, [longer], tokens) for when in ("new", "again")}})
     return found
 
 

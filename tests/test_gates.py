@@ -311,6 +311,8 @@ def test_first_runs_that_pay_for_new_shapes_are_warned_of(share, factor, warns):
     seen = gate(made, "warmed_up")
     assert seen["passed"] and seen["warning"] is warns
     assert ("times the step time of later ones" in seen["seen"]) is warns
+    made["spec"]["protocol"]["warmup"] = "all"
+    assert gate(made, "warmed_up")["seen"] == "the first requests are no outliers"
 
 
 def test_a_long_first_prompt_is_no_outlier():

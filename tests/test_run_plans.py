@@ -162,6 +162,9 @@ def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     assert path.stem == plan["cell"]
     assert found["fingerprint"] == plan["fingerprint"]
     assert all(turn["mean_ms"] > 0 and len(turn["steps_ms"][0]) == 7 for turns in found["steps"].values() for turn in turns)
+    lengths = [turn for turns in found["lengths"].values() for turn in turns]
+    assert len({turn["prompt_tokens"] for turn in lengths}) == len(lengths) == 6
+    assert all(len(turn[when]["steps_ms"][0]) == 7 for turn in lengths for when in ("new", "again"))
     assert found["trace"]["phases"]["forward"]["host_ms"] > 0 and found["trace"]["gpu_busy_ms"] == 0
     failing = [python, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import anatomy; anatomy.TRACED = 4; sys.argv[0] = 'x'; anatomy.main()"]
     done = subprocess.run([*failing, "plans.json", traces, plan["cell"]], timeout=300, capture_output=True, text=True)

@@ -22,7 +22,7 @@ DEGENERATE_SHARE = 0.1  # of the prompts
 # costs many times either.
 OUTLIER = {"TTFT": 3.0, "step time": 2.0}
 FEWEST_WAVES = 3  # at a load; with two, only what no hiccup and no slow phase of a host does is called cold
-NOTABLE = 1.12  # geometric mean over prompts of first over later runs; hosts that drift within a session were seen to reach 1.10
+NOTABLE = 1.12  # geometric mean over prompts of first over later runs; two of twelve cells that were warm in full were seen beyond it, on a drifting host
 GROSS = {"TTFT": math.inf, "step time": 10.0}  # on one H200, single prefills were seen to take 20 times as long, and steps twice
 CLOCK_DOWN, SAMPLES_DOWN = 0.05, 0.10  # below the clock that the device otherwise held (the 95th percentile); share of samples
 SLOWDOWNS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
@@ -187,7 +187,8 @@ def _lengths(result: Mapping) -> Seen:
 
 def _warmed_up(result: Mapping) -> Seen:
     """Neither may the very first wave stand out from what came later, nor the first runs of all prompts."""
-    if not result["spec"]["protocol"]["warmup"]:
+    warmup = result["spec"]["protocol"]["warmup"]
+    if not warmup:
         return False, "no warm-up was asked for", False
     few, judged, firsts = set(), False, defaultdict(list)
     for (session, load, arms), arm in product(_loads(result), ("control", "test")):
@@ -209,9 +210,9 @@ def _warmed_up(result: Mapping) -> Seen:
             if len(every) > len(ratios) / 2 and np.median(every) > limits[what]:
                 return False, f"{where}: the first {what} of each prompt is {np.median(every):.1f} times its later ones", False
     notes = [f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup"] if few else []
-    longer = {place: float(np.exp(np.mean(np.log(every)))) for place, every in firsts.items() if _stands_out(every)}
+    longer = {place: float(np.exp(np.mean(np.log(every)))) for place, every in firsts.items() if warmup != "all" and _stands_out(every)}
     notes += [
-        f"concurrency {load}: first runs of the prompts have {ratio:.2f} times the {what} of later ones, by new shapes or a drifting host; `warmup: all` leaves new shapes out"
+        f"concurrency {load}: first runs of the prompts have {ratio:.2f} times the {what} of later ones, by new lengths or a drifting host; `warmup: all` leaves new lengths out"
         for (load, what), ratio in longer.items()
     ]
     return (True, "; ".join(["the first requests are no outliers", *notes]), bool(longer)) if judged else (None, "; ".join(notes), False)
