@@ -343,6 +343,10 @@ def test_an_engine_that_is_shared_runs_all_prompts_of_each_set_where_all_are_ask
     whole = [(ids, 99) for ids in ([[1]], [[2]])]
     assert ran[:8] == [*whole, None, ([[1]], SHORT), None, ([[3]], 99), None, whole[0]]
     assert ran[8:] == [None, ([[1]], SHORT), None, ([[3]], SHORT), None]
+    for tokens in (99, 100):
+        made.protocol = {"concurrency": [1], "warmup": "all", "output_tokens": tokens, "ignore_eos": True}
+        made._warm_up(engine)
+    assert ran[13:] == [([[3]], SHORT), ([[3]], 100)]
 
 
 def test_plans_of_another_machine_are_refused(tmp_path):

@@ -77,11 +77,11 @@ class Together(Session):
         return engine
 
     def _warm_up(self, engine: engines.Engine) -> None:
-        """In full where this engine has not yet run a load point in this mode (and these prompts, where all are asked for), else a
-        short wave after the pause."""
+        """In full where this engine has not yet run a load point in this mode (and these prompts this far, where all are asked for),
+        else a short wave after the pause."""
         for load in self.protocol["concurrency"]:
-            prompts = [*self.prompts.values()] if self.protocol["warmup"] == "all" else None
-            state = (id(engine), json.dumps([engine.mode, prompts], sort_keys=True), load)
+            lengths = [*self.prompts.values(), self.protocol["output_tokens"]] if self.protocol["warmup"] == "all" else None
+            state = (id(engine), json.dumps([engine.mode, lengths], sort_keys=True), load)
             waves = self._unmeasured(load)
             if state in self.warm and waves:
                 engine.run([self.prompts[prompt] for prompt in waves[0]], SHORT, True)
