@@ -132,12 +132,12 @@ def of_transformers(request: dict, traces: Path) -> Iterator[dict]:
         with torch.profiler.profile(activities=activities) as profiler:
             engine.run(prompts[:1], TRACED // 2 if engine.mode["method"] == "none" else TRACED, True)
     yield found
-    found["lengths"] = _lengths(engine, prompts[0], request["spec"]["protocol"]["output_tokens"])
-    yield found
     traces.mkdir(parents=True, exist_ok=True)
     profiler.export_chrome_trace(str(traces / "trace.json.gz"))
+    found["trace"] = _read(traces / "trace.json.gz")
+    yield found
+    yield {**found, "lengths": _lengths(engine, prompts[0], request["spec"]["protocol"]["output_tokens"])}
     engine.close()
-    yield {**found, "trace": _read(traces / "trace.json.gz")}
 
 
 def _named(owner, method: str, label: str):
@@ -261,13 +261,21 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
 
 
 def _lengths(engine, prompt: list[int], tokens: int) -> dict[str, list[dict]]:
-    """Step times at context lengths that are new to this process and then at the same ones, by what may compute attention, in turns."""
+    """Times in ms of a prefill and the steps after it, at lengths new to this process and then at the same, by what may compute
+    attention, in turns."""
 
     @contextlib.contextmanager
     def without_cudnn():
+        allowed = torch.backends.cuda.cudnn_sdp_enabled()
         torch.backends.cuda.enable_cudnn_sdp(False)
-        yield
-        torch.backends.cuda.enable_cudnn_sdp(True)
+        try:
+            yield
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(allowed)
+
+    def times(prompt: list[int]) -> list[float]:
+        record = engine.run([prompt], tokens, True)[0]
+        return [round(1e3 * (later - sooner), 3) for sooner, later in itertools.pairwise([record["submit"], *record["times"]])]
 
     conditions: dict[str, Callable] = {"free": contextlib.nullcontext, "without cuDNN's attention": without_cudnn}
     found: dict[str, list[dict]] = {name: [] for name in conditions}
@@ -276,7 +284,7 @@ def _lengths(engine, prompt: list[int], tokens: int) -> dict[str, list[dict]]:
         length += tokens + engine.mode.get("num_speculative_tokens", 0)
         longer = (prompt * (length // len(prompt) + 1))[:length]
         with conditions[name]():
-            found[name].append({"prompt_tokens": length, **{when: _steps(engine, [longer], tokens) for when in ("new", "again")}})
+            found[name].append({"prompt_tokens": length, "new_ms": times(longer), "again_ms": times(longer)})
     return found
 
 
@@ -334,7 +342,10 @@ def _short(found: dict) -> dict:
     """What one wants to see at once: means by condition and turn, of the starts also what the GPU did."""
     starts = [(each["start"], _means(each["steps"]), _of_gpu(each["trace"])) for each in found.get("starts", [])]
     means = {name: _means(runs) for name, runs in found["steps"].items()}
-    return {"steps": means, "trace": _of_gpu(found["trace"]), "starts": starts, "harness": {**found.get("harness", {}), "seconds": None}}
+    medians = lambda turns: [[statistics.median(turn[when]) for when in ("new_ms", "again_ms")] for turn in turns]  # noqa: E731
+    lengths = {name: medians(turns) for name, turns in found.get("lengths", {}).items()}
+    harness = {**found.get("harness", {}), "seconds": None}
+    return {"steps": means, "trace": _of_gpu(found["trace"]), "starts": starts, "harness": harness, "lengths": lengths}
 
 
 def _means(turns: list[dict]) -> list[float]:

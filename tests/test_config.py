@@ -117,7 +117,7 @@ def test_yaml_that_does_not_parse_names_the_line(tmp_path):
     [
         ({"sessions": 3}, {"sessions": 2}, "gpus.cpu.engines.vllm.null_protocol.sessions: 2 is fewer than the 3 of modes"),
         ({"rounds": {"min": 2, "max": 8}}, {"rounds": {"min": 1}}, "null_protocol.rounds.min: 1 is fewer than the 2 of modes"),
-        ({"output_tokens": 32}, {"output_tokens": 33}, "gpus.cpu.engines.vllm.null_protocol.output_tokens: 33 is more than the 32 of modes"),
+        ({"output_tokens": 32}, {"output_tokens": 33}, "null_protocol.output_tokens: the 33 of the null cells are more than the 32 of modes.mtp, .*; set it to 32 or fewer"),
         ({"rounds": {"min": 2, "max": 2}}, {"rounds": {"min": 4}}, r"\(null_protocol among them\).*min 4 is more than max 2"),
     ],
 )

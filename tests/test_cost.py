@@ -69,6 +69,15 @@ def test_a_warm_up_of_all_prompts_counts_as_a_round(root):
     assert found.minutes[1] == pytest.approx(1 + 2 * 2 * (30 + 4) / 60)
 
 
+@pytest.mark.parametrize(("warmup", "waves"), [("all", 30 + 1.5 * 1), (2, 2.5 * 2)])
+def test_an_arm_that_is_opened_again_is_warmed_up_again(root, warmup, waves):
+    """Four rounds in blocks: A B, B A, A B, B A are five openings of two arms."""
+    given = settings(estimate={"start_minutes": 1, "vllm": 100})
+    given["protocol"] |= {"prompts": 30, "output_tokens": 100, "warmup": warmup, "rounds": {"min": 4, "max": 4}, "order": "blocks"}
+    (found,) = cost.costs(given, root)
+    assert found.minutes[1] == pytest.approx(1 + 2 * (4 * 30 + waves) / 60)
+
+
 def test_the_price_is_the_gpu_and_what_is_reserved_beside_it():
     gpu = {"backend": "modal", "price": {"usd_per_hour": 4.0}}
     beside = {"cpu": 4, "memory_gib": 10, "price_core": {"usd_per_hour": 0.05}, "price_gib": {"usd_per_hour": 0.01}}

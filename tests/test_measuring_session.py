@@ -147,6 +147,11 @@ def test_a_warm_up_of_all_prompts_leaves_out_none(measure):
     assert len(found["requests"]) == 2 * (3 + 4)
 
 
+def test_an_arm_that_is_opened_again_has_met_all_prompts(measure):
+    _, log = measure("abc", order="blocks", warmup="all", rounds={"min": 2, "max": 2, "half_width": None})
+    assert runs(log) == [*["A:a", "A:b", "A:c"] * 2, *["B:a", "B:b", "B:c"] * 3, "A:a", "A:a", "A:b", "A:c"]
+
+
 def test_a_window_differs_by_what_was_counted_in_it(measure):
     found, _ = measure("ab", warmup=1, rounds={"min": 2, "max": 2, "half_width": None})
     test = [w for w in found["windows"] if w["arm"] == "test"]

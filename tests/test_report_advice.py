@@ -3,7 +3,7 @@
 import pytest
 import report_studies
 
-from mtpbench.report import advice, cells
+from mtpbench.report import advice, cells, tables
 from mtpbench.report.cells import Cell, Comparison, Study
 from mtpbench.report.figures import Figure, Null
 
@@ -125,5 +125,8 @@ def test_a_null_cell_gives_a_floor_where_it_says_no_less_of_equal_arms(tmp_path,
     given = {"sessions": 3, "rounds": 2, "tokens": 64}
     for name, options in {"h100_vllm_code_baseline": given | of_null, "h100_vllm_code_mtp": given}.items():
         report_studies.write(tmp_path, [name], **options)
-    (found,) = cells.load(tmp_path).comparisons
+    study = cells.load(tmp_path)
+    (found,) = study.comparisons
     assert getattr(found.noise_floor, "reason", None) == said
+    (note,) = tables.answer(study).note
+    assert ("With shorter requests than the cells: h100_vllm_code_baseline (16 ids)." in note) is ("tokens" in of_null and said is None)

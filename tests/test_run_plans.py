@@ -164,7 +164,7 @@ def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     assert all(turn["mean_ms"] > 0 and len(turn["steps_ms"][0]) == 7 for turns in found["steps"].values() for turn in turns)
     lengths = [turn for turns in found["lengths"].values() for turn in turns]
     assert len({turn["prompt_tokens"] for turn in lengths}) == len(lengths) == 6
-    assert all(len(turn[when]["steps_ms"][0]) == 7 for turn in lengths for when in ("new", "again"))
+    assert all(len(turn[when]) == 8 for turn in lengths for when in ("new_ms", "again_ms"))
     assert found["trace"]["phases"]["forward"]["host_ms"] > 0 and found["trace"]["gpu_busy_ms"] == 0
     failing = [python, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import anatomy; anatomy.TRACED = 4; sys.argv[0] = 'x'; anatomy.main()"]
     done = subprocess.run([*failing, "plans.json", traces, plan["cell"]], timeout=300, capture_output=True, text=True)
@@ -338,14 +338,14 @@ def test_an_engine_that_is_shared_runs_all_prompts_of_each_set_where_all_are_ask
     made.warm = set()
     for warmup, prompts in itertools.product(["all", 1], [{"a": [1], "b": [2]}, {"a": [1], "b": [2]}, {"c": [3]}]):
         made.protocol, made.prompts = {"concurrency": [1], "warmup": warmup, "output_tokens": 99, "ignore_eos": True}, prompts
-        made._warm_up(engine)
+        made._warm_up(engine, False)
         ran.append(None)
     whole = [(ids, 99) for ids in ([[1]], [[2]])]
     assert ran[:8] == [*whole, None, ([[1]], SHORT), None, ([[3]], 99), None, whole[0]]
     assert ran[8:] == [None, ([[1]], SHORT), None, ([[3]], SHORT), None]
     for tokens in (99, 100):
         made.protocol = {"concurrency": [1], "warmup": "all", "output_tokens": tokens, "ignore_eos": True}
-        made._warm_up(engine)
+        made._warm_up(engine, False)
     assert ran[13:] == [([[3]], SHORT), ([[3]], 100)]
 
 

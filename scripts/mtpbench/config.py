@@ -174,7 +174,8 @@ def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys
             raise UserError(f"{place}.{key}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
     longer, shorter = null["output_tokens"], cell["output_tokens"]
     if "output_tokens" in keys and longer > shorter:
-        raise UserError(f"{place}.output_tokens: {longer} is more than the {shorter} of modes.{mode}, which would have no floor; lower it")
+        said = f"the {longer} of the null cells are more than the {shorter} of modes.{mode}, which would have no floor"
+        raise UserError(f"{place}.output_tokens: {said}; set it to {shorter} or fewer")
 
 
 def _filling_validator(schema: dict) -> Draft202012Validator:

@@ -89,11 +89,13 @@ def _estimated(estimate: dict | None, implementation: str, protocol: dict) -> tu
     return tuple(estimate["start_minutes"] + ARMS * each for each in work), "the configured estimate"
 
 
-def _work(protocol: dict, end: str) -> int:
+def _work(protocol: dict, end: str) -> float:
     """Output tokens of an arm in a session, one request of a wave counted, by the fewest ("min") or most ("max") rounds."""
     a_round = sum(math.ceil(protocol["prompts"] / load) for load in protocol["concurrency"])  # in waves
-    warmup = a_round if protocol["warmup"] == "all" else len(protocol["concurrency"]) * protocol["warmup"]
-    return (warmup + protocol["rounds"][end] * a_round) * protocol["output_tokens"]
+    rounds, loads = protocol["rounds"][end], len(protocol["concurrency"])
+    first, again = (a_round, loads) if protocol["warmup"] == "all" else (loads * protocol["warmup"],) * 2
+    reopened = (rounds - 1) / 2 if protocol["order"] == "blocks" else 0  # A B, then B A: each arm is opened anew every other round
+    return (first + reopened * again + rounds * a_round) * protocol["output_tokens"]
 
 
 def _warning(names: dict, minutes: tuple | None, config: dict) -> str:

@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 
 import numpy as np
 from scipy import stats
@@ -186,8 +187,12 @@ def _lengths(result: Mapping) -> Seen:
 
 
 def _warmed_up(result: Mapping) -> Seen:
-    """Neither may the very first wave stand out from what came later, nor the first runs of all prompts."""
-    warmup = result["spec"]["protocol"]["warmup"]
+    """Neither may the very first wave stand out from what came later, nor the first runs of all prompts.
+
+    A warning where first runs take notably longer over all sessions and the warm-up left prompts out: less than a cold start, and
+    as much as an effect that one looks for.
+    """
+    warmup, prompts = result["spec"]["protocol"]["warmup"], len(result["spec"]["prompts"])
     if not warmup:
         return False, "no warm-up was asked for", False
     few, judged, firsts = set(), False, defaultdict(list)
@@ -203,25 +208,24 @@ def _warmed_up(result: Mapping) -> Seen:
             opening = [ratio for wave, ratio, _ in ratios if wave == waves[0]]
             others = [ratio for wave, ratio, _ in ratios if wave != waves[0]]
             every = [ratio for _, ratio, repeated in ratios if repeated]
-            firsts[load, what] += every
             where = f"session {session['index']}, {arm}, concurrency {load}"
             if opening and np.median(opening) > max([limits[what], *others]):
                 return False, f"{where}: the first {what} is {np.median(opening):.1f} times the later ones", False
             if len(every) > len(ratios) / 2 and np.median(every) > limits[what]:
                 return False, f"{where}: the first {what} of each prompt is {np.median(every):.1f} times its later ones", False
+            if len(every) > len(ratios) / 2 and warmup != "all" and warmup * load < prompts:
+                by_wave = grouped([each for each in ratios if each[2]], itemgetter(0))  # what ran together was disturbed together
+                firsts[load, arm, what] += [np.mean(np.log([ratio for _, ratio, _ in wave])) for wave in by_wave.values()]
     notes = [f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup"] if few else []
-    longer = {place: float(np.exp(np.mean(np.log(every)))) for place, every in firsts.items() if warmup != "all" and _stands_out(every)}
-    notes += [
-        f"concurrency {load}: first runs of the prompts have {ratio:.2f} times the {what} of later ones, by new lengths or a drifting host; `warmup: all` leaves new lengths out"
-        for (load, what), ratio in longer.items()
-    ]
+    longer = {place: np.exp(np.mean(logs)) for place, logs in firsts.items() if _cold(logs)}
+    notes += [f"concurrency {load}, {arm}: first runs have {ratio:.2f} times the {what} of later ones" for (load, arm, what), ratio in longer.items()]
+    notes += ["a host that drifts, or lengths that were new, which `warmup: all` rules out"] if longer else []
     return (True, "; ".join(["the first requests are no outliers", *notes]), bool(longer)) if judged else (None, "; ".join(notes), False)
 
 
-def _stands_out(ratios: Sequence[float]) -> bool:
-    """Whether first runs take notably longer over all prompts, arms and sessions, beyond chance (one-sided t, 1 %)."""
-    logs = np.log(ratios)
-    return len(logs) > 1 and logs.mean() > max(np.log(NOTABLE), stats.t.ppf(0.99, len(logs) - 1) * stats.sem(logs))
+def _cold(logs: Sequence[float]) -> bool:
+    """Whether first runs, by the mean log of each wave that held some, take notably longer beyond chance (one-sided t, 1 %)."""
+    return len(logs) > 1 and np.mean(logs) > max(np.log(NOTABLE), stats.t.ppf(0.99, len(logs) - 1) * stats.sem(logs))
 
 
 def _first_over_later(values: Sequence[tuple[str, int, float]]) -> list[tuple[int, float, bool]]:

@@ -171,26 +171,30 @@ class Session:
         gc.freeze()
         # What a user who wanted this arm alone would wait for: the imports and shared weights count for both arms.
         own_s = self.import_s + engine.borrowed_s + self.clock() - began
+        again = arm in self.arms
         self.arms.setdefault(arm, {"load_s": round(own_s, 3)})
         self.settings[arm] = engine.settings()
         if not self.prompts:
             self.prompts = {prompt["id"]: engine.encode(prompt["messages"]) for prompt in self.request["prompts"]}
         self.progress.say("warm-up", arm)
         with self._timed("warmup"):
-            self._warm_up(engine)
+            self._warm_up(engine, again)
         return engine
 
     def _made(self, arm: str, beside: engines.Engine | None) -> engines.Engine:
         return self.implementation(self.request, self.modes[arm], beside)
 
-    def _warm_up(self, engine: engines.Engine) -> None:
+    def _warm_up(self, engine: engines.Engine, again: bool) -> None:
         for load in self.protocol["concurrency"]:
-            for wave in self._unmeasured(load):
+            for wave in self._unmeasured(load, again):
                 self._run(engine, wave)
 
-    def _unmeasured(self, load: int) -> list[list[str]]:
+    def _unmeasured(self, load: int, again: bool) -> list[list[str]]:
+        """The waves of a warm-up. again: of an arm that this process had open before, so that it has met all prompts."""
         waves, count = self._waves(load), self.protocol["warmup"]
-        return waves if count == "all" else (waves * count)[:count]
+        if count == "all":
+            return waves[:1] if again else waves
+        return (waves * count)[:count]
 
     def _given_back(self, engine: engines.Engine) -> None:
         engine.close()

@@ -76,13 +76,13 @@ class Together(Session):
         engine.adopt(self.modes[arm])
         return engine
 
-    def _warm_up(self, engine: engines.Engine) -> None:
+    def _warm_up(self, engine: engines.Engine, again: bool) -> None:
         """In full where this engine has not yet run a load point in this mode (and these prompts this far, where all are asked for),
         else a short wave after the pause."""
         for load in self.protocol["concurrency"]:
-            lengths = [*self.prompts.values(), self.protocol["output_tokens"]] if self.protocol["warmup"] == "all" else None
+            lengths = [self.prompts, self.protocol["output_tokens"], self.protocol["ignore_eos"]] if self.protocol["warmup"] == "all" else None
             state = (id(engine), json.dumps([engine.mode, lengths], sort_keys=True), load)
-            waves = self._unmeasured(load)
+            waves = self._unmeasured(load, again)
             if state in self.warm and waves:
                 engine.run([self.prompts[prompt] for prompt in waves[0]], SHORT, True)
             else:

@@ -64,6 +64,10 @@ class Cell:
         self.gamma: int | None = self.spec["mode"].get("num_speculative_tokens")
 
     @property
+    def output_tokens(self) -> int:
+        return self.spec["protocol"]["output_tokens"]
+
+    @property
     def surroundings(self) -> dict:
         """All of the spec that a cell shares with its null cell, which may have more sessions and rounds, and shorter requests."""
         alike = sessions.alike(self.spec)
@@ -310,20 +314,21 @@ class Study:
     def single_session(self) -> bool:
         return any(len(cell.sessions) == 1 for cell in self.valid)
 
+    def null(self, cell: Cell) -> Cell | None:
+        return self.by_name.get(f"{cell.gpu}_{cell.engine}_{cell.prompts}_baseline")
+
     def floor(self, load: Load) -> Figure | Null:
         """The noise floor at a load: what the null cell of the same GPU, engine and prompt set shows there."""
-        cell = load.cell
-        null = self.by_name.get(f"{cell.gpu}_{cell.engine}_{cell.prompts}_baseline")
+        cell, null = load.cell, self.null(load.cell)
         if null is None:
             return Null("no null cell measured")
         if not null.summary["valid"]:
             return Null("the null cell is invalid")
         if null.surroundings != cell.surroundings:
             return Null("the null cell was measured under another spec")
-        of_null, of_cell = null.spec["protocol"], cell.spec["protocol"]
-        if len(null.sessions) < len(cell.sessions) or of_null["rounds"]["min"] < of_cell["rounds"]["min"]:
+        if len(null.sessions) < len(cell.sessions) or null.spec["protocol"]["rounds"]["min"] < cell.spec["protocol"]["rounds"]["min"]:
             return Null("the null cell has fewer sessions or rounds")
-        if of_null["output_tokens"] > of_cell["output_tokens"]:
+        if null.output_tokens > cell.output_tokens:
             return Null("the null cell has longer requests")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:

@@ -111,12 +111,15 @@ TIMES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "End to end": "e2e_ms", "Step": "
 
 def answer(study: Study) -> Table:
     """What the README shows too."""
+    served = [(item.cell, study.null(item.cell)) for item in study.comparisons if not isinstance(item.noise_floor, Null)]
+    shorter = {null.name: f"{null.name} ({null.output_tokens} ids)" for cell, null in served if null.output_tokens < cell.output_tokens}
+    unlike = f" With shorter requests than the cells: {', '.join(shorter.values())}." if shorter else ""
     return _table("answer", "Is it faster?", study.comparisons, {
         "Cell": _at_load, "Answer": lambda item: Badge(WORDS[item.verdict], *TONES[item.verdict]), "Speed-up": attrgetter("ratio"),
         "95 % interval": attrgetter("interval"), "Noise floor": attrgetter("noise_floor"),
         "Why": lambda item: item.reason or "beyond interval and noise floor",
     }, keep=True, note=(
-        "Noise floor: what the same comparison shows between two equal arms. "
+        f"Noise floor: what the same comparison shows between two equal arms.{unlike} "
         "An answer needs an interval that leaves 1 out and an effect beyond the floor.",
     ))  # fmt: skip
 
