@@ -3,8 +3,8 @@
 For each cell's test arm, metrics/anatomy/{cell}.json: a torch trace of one request as `mtpbench.analysis.trace` reads it
 (the trace itself goes into the folder TRACES), and step times without the profiler under several conditions, in turns, with
 what the machine did meanwhile; for vLLM the same of further starts, if asked for; for transformers step times at lengths that
-the process has not met yet. For vLLM's baseline also the checks of the
-harness itself: a plain `LLM.generate` loop beside it, and the share of time that it spends outside of the engine's step.
+the process has not met yet. For vLLM's baseline also the checks of the harness itself: a plain `LLM.generate` loop beside it, and
+the share of time that it spends outside of the engine's step.
 """
 
 import argparse
@@ -180,9 +180,13 @@ def _steps(engine, prompts: list[list[int]], tokens: int) -> dict:
     """Step times in ms of one request after another, and what the machine did meanwhile."""
     requests, before = [], _machine()
     for prompt in prompts:
-        times = engine.run([prompt], tokens, True)[0]["times"]
-        requests.append([round(1e3 * (later - sooner), 3) for sooner, later in itertools.pairwise(times)])
+        requests.append(_ms(engine.run([prompt], tokens, True)[0]["times"]))
     return {"mean_ms": round(statistics.fmean(itertools.chain(*requests)), 4), "machine": _since(before), "steps_ms": requests}
+
+
+def _ms(times: list[float]) -> list[float]:
+    """What lies between moments that are given in seconds."""
+    return [round(1e3 * (later - sooner), 3) for sooner, later in itertools.pairwise(times)]
 
 
 def _machine() -> dict:
@@ -275,7 +279,7 @@ def _lengths(engine, prompt: list[int], tokens: int) -> dict[str, list[dict]]:
 
     def times(prompt: list[int]) -> list[float]:
         record = engine.run([prompt], tokens, True)[0]
-        return [round(1e3 * (later - sooner), 3) for sooner, later in itertools.pairwise([record["submit"], *record["times"]])]
+        return _ms([record["submit"], *record["times"]])
 
     conditions: dict[str, Callable] = {"free": contextlib.nullcontext, "without cuDNN's attention": without_cudnn}
     found: dict[str, list[dict]] = {name: [] for name in conditions}

@@ -168,14 +168,19 @@ def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys
         return
     null, cell = (engine_on({"gpu": gpu, "engine": engine, "mode": each}, config)["protocol"] for each in ("baseline", mode))
     place = f"{name}: gpus.{gpu}.engines.{engine}.null_protocol"
-    numbers = {"sessions": (null["sessions"], cell["sessions"]), "rounds.min": (null["rounds"]["min"], cell["rounds"]["min"])}
-    for key, (fewer, more) in numbers.items():
-        if key in keys and fewer < more:
-            raise UserError(f"{place}.{key}: {fewer} is fewer than the {more} of modes.{mode}, which would have no floor; raise it")
-    longer, shorter = null["output_tokens"], cell["output_tokens"]
-    if "output_tokens" in keys and longer > shorter:
-        said = f"the {longer} of the null cells are more than the {shorter} of modes.{mode}, which would have no floor"
-        raise UserError(f"{place}.output_tokens: {said}; set it to {shorter} or fewer")
+    for key, (has, needs) in short_of_floor(null, cell).items():
+        if key in keys and key == "output_tokens":
+            said = f"the {has} of the null cells are more than the {needs} of modes.{mode}, which would have no floor"
+            raise UserError(f"{place}.{key}: {said}; set it to {needs} or fewer")
+        if key in keys:
+            raise UserError(f"{place}.{key}: {has} is fewer than the {needs} of modes.{mode}, which would have no floor; raise it")
+
+
+def short_of_floor(null: dict, cell: dict) -> dict[str, tuple[int, int]]:
+    """Where the protocol of a null cell does too little to give a cell its floor, by key: what it has, and what the cell's protocol needs."""
+    fewer = {"sessions": (null["sessions"], cell["sessions"]), "rounds.min": (null["rounds"]["min"], cell["rounds"]["min"])}
+    longer = {"output_tokens": (null["output_tokens"], cell["output_tokens"])}
+    return {key: pair for key, pair in fewer.items() if pair[0] < pair[1]} | {key: pair for key, pair in longer.items() if pair[0] > pair[1]}
 
 
 def _filling_validator(schema: dict) -> Draft202012Validator:

@@ -207,14 +207,17 @@ def _warmed_up(result: Mapping) -> Seen:
             ratios = _first_over_later([(record["prompt"], record["wave"], found) for record in arms[arm] if (found := value(record))])
             opening = [ratio for wave, ratio, _ in ratios if wave == waves[0]]
             others = [ratio for wave, ratio, _ in ratios if wave != waves[0]]
-            every = [ratio for _, ratio, repeated in ratios if repeated]
+            repeated = [each for each in ratios if each[2]]
+            every = [ratio for _, ratio, _ in repeated]
             where = f"session {session['index']}, {arm}, concurrency {load}"
             if opening and np.median(opening) > max([limits[what], *others]):
                 return False, f"{where}: the first {what} is {np.median(opening):.1f} times the later ones", False
-            if len(every) > len(ratios) / 2 and np.median(every) > limits[what]:
+            if len(every) <= len(ratios) / 2:
+                continue
+            if np.median(every) > limits[what]:
                 return False, f"{where}: the first {what} of each prompt is {np.median(every):.1f} times its later ones", False
-            if len(every) > len(ratios) / 2 and warmup != "all" and warmup * load < prompts:
-                by_wave = grouped([each for each in ratios if each[2]], itemgetter(0))  # what ran together was disturbed together
+            if warmup != "all" and warmup * load < prompts:
+                by_wave = grouped(repeated, itemgetter(0))  # what ran together was disturbed together
                 firsts[load, arm, what] += [np.mean(np.log([ratio for _, ratio, _ in wave])) for wave in by_wave.values()]
     notes = [f"concurrency {', '.join(map(str, sorted(few)))}: too few waves to tell a cold first one from a hiccup"] if few else []
     longer = {place: np.exp(np.mean(logs)) for place, logs in firsts.items() if _cold(logs)}

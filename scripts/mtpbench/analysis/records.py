@@ -81,9 +81,9 @@ def pairs(requests: Iterable[Mapping]) -> dict[tuple, list[Mapping]]:
     return grouped(requests, lambda record: (record["concurrency"], record["prompt"], record["repeat"]))
 
 
-def grouped(records: Iterable[Mapping], key: Callable[[Mapping], object]) -> dict[object, list[Mapping]]:
-    """The records by what `key` says of them, in order; a key that none has stands for no records."""
+def grouped(items: Iterable, key: Callable) -> dict[object, list]:
+    """The items by what `key` says of them, in order of appearance; a key that none has stands for no items."""
     found = defaultdict(list)
-    for record in records:
-        found[key(record)].append(record)
+    for item in items:
+        found[key(item)].append(item)
     return found

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mtpbench.report.cells import Comparison, grouped
+from mtpbench.analysis.records import grouped
+from mtpbench.report.cells import Comparison
 from mtpbench.report.figures import Null
 
 FEW_PROMPTS = 8

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +14,8 @@ import pandas as pd
 
 from mtpbench import results, sessions
 from mtpbench.analysis import effect
+from mtpbench.analysis.records import grouped
+from mtpbench.config import short_of_floor
 from mtpbench.errors import UserError
 from mtpbench.report.figures import Figure, Null, derived, lookup, outputs, step_quantiles
 
@@ -21,14 +23,6 @@ ARMS = ("control", "test")
 BULKY = ("requests", "windows", "losslessness")  # of a session; only step times and how outputs agree are shown of them
 OTHERS = 2  # cells that a prediction is made from, at most: each is named where the prediction is shown
 PARALLEL_FROM = 64  # results; below that, starting processes costs more than they save
-
-
-def grouped(items: Iterable, key: Callable) -> dict:
-    """The items by what `key` says of them, in order of appearance."""
-    groups: dict = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _read(path: Path) -> tuple[dict, dict, dict] | str:
@@ -326,10 +320,8 @@ class Study:
             return Null("the null cell is invalid")
         if null.surroundings != cell.surroundings:
             return Null("the null cell was measured under another spec")
-        if len(null.sessions) < len(cell.sessions) or null.spec["protocol"]["rounds"]["min"] < cell.spec["protocol"]["rounds"]["min"]:
-            return Null("the null cell has fewer sessions or rounds")
-        if null.output_tokens > cell.output_tokens:
-            return Null("the null cell has longer requests")
+        if short := short_of_floor(null.spec["protocol"], cell.spec["protocol"]):
+            return Null(f"the null cell has {'longer requests' if [*short] == ['output_tokens'] else 'fewer sessions or rounds'}")
         same = next((other for other in null.loads if other.concurrency == load.concurrency), None)
         if same is None:
             return Null("the null cell has no such load")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from mtpbench import results
+from mtpbench.analysis.records import grouped
 from mtpbench.report.advice import WORDS, joined, label
-from mtpbench.report.cells import ARMS, Cell, Comparison, Study, arms, grouped
+from mtpbench.report.cells import ARMS, Cell, Comparison, Study, arms
 from mtpbench.report.figures import Figure, Files, Null, agreement, derived, lookup, pointer_part
 
 TONES = {"faster": ("good", "▲"), "slower": ("bad", "▼"), "unresolved": ("plain", "○")}
