@@ -25,6 +25,6 @@ for path in sorted(Path("metrics/runs").glob("h200*/result.json")):
     summary = json.loads(path.read_text())["summary"]
     for load in summary["loads"]:
         steps = [round(load["arms"][arm]["step_ms"]["p50"], 3) for arm in ("control", "test")]
-        ratio = load["speedup"] and [round(load["speedup"][key], 4) for key in ("ratio", "low", "high")]
+        ratio = [round(value, 4) for key in ("ratio", "low", "high") if (value := (load["speedup"] or {}).get(key)) is not None]
         print(path.parent.name, load["concurrency"], *steps, ratio, "valid" if summary["valid"] else summary["reasons"])
 PYTHON
