@@ -138,7 +138,7 @@ def _failures(group: list[dict], beside: int, deadline: float, say) -> set[str]:
         return failed
     # Asked for now, with the device in hand: who held it before may have measured some of them.
     lacking = [(plan, _lacking(plan)) for plan in group]
-    shares = [[(plan, measure.request_of(plan, indices[at])) for plan, indices in lacking if len(indices) > at] for at in range(beside)]
+    shares = [_turned([(plan, measure.request_of(plan, indices[at])) for plan, indices in lacking if len(indices) > at]) for at in range(beside)]
     asked, began = [*itertools.chain(*shares)], time.monotonic()
     requests = [[(request, plan["how"]) for plan, request in share] for share in shares if share]
     replies = local.run_together(requests, say) if asked else ()
@@ -154,6 +154,12 @@ def _failures(group: list[dict], beside: int, deadline: float, say) -> set[str]:
             break
         began = time.monotonic()
     return failed
+
+
+def _turned(share: list[tuple[dict, dict]]) -> list[tuple[dict, dict]]:
+    """The cells of a session, beginning with another one each session: none always meets the host at the same time after its start."""
+    by = share[0][1]["session"] % len(share) if share else 0
+    return share[by:] + share[:by]
 
 
 def _lacking(plan: dict) -> list[int]:

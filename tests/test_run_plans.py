@@ -89,6 +89,14 @@ def test_two_sessions_whose_engines_load_side_by_side_make_whole_results(plans):
         assert all("2 of which loaded theirs side by side" in session["settings"]["engines"] for session in result["sessions"])
 
 
+def test_no_cell_is_always_the_first_of_its_session(plans, monkeypatch):
+    asked = []
+    monkeypatch.setattr(run_plans.local, "run_together", lambda requests, say: asked.extend(requests) or ())
+    run_plans.run(plans, time.monotonic() + 900, 1, print, beside=2)
+    first, second = ([request["cell"] for request, _ in share] for share in asked)
+    assert first == CELLS and second == [*CELLS[1:], CELLS[0]]
+
+
 def test_who_waits_for_a_cell_does_not_pay_for_it_again(plans, monkeypatch):
     """As after a Snakemake that was killed: its measurement goes on, and the next Snakemake starts another."""
     simulated, paid, said = simulate.result(plans[0]["cell"], prompts=2, rounds=1, tokens=8), [], []
