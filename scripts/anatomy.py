@@ -257,9 +257,10 @@ def _conditions(engine, prompts: list[list[int]], tokens: int) -> dict[str, list
         conditions["six cores"] = lambda: placed({}, cores[:6])
         conditions["main threads alone"] = lambda: placed({process.pid: [cores[2 * at]] for at, process in enumerate(both)}, cores[4:8])
     found: dict[str, list[dict]] = {name: [] for name in conditions}
-    for _ in range(TURNS):
-        for name, condition in conditions.items():
-            with condition():
+    names = [*conditions]
+    for turn in range(TURNS):  # each begins with another condition, as a host that slows down would be taken for the later ones' cost
+        for name in names[turn:] + names[:turn]:
+            with conditions[name]():
                 found[name].append(_steps(engine, prompts, tokens))
     return found
 

@@ -178,6 +178,13 @@ def test_the_anatomy_of_a_step(plans, engine_python, tmp_path):
     done = subprocess.run([*failing, "plans.json", traces, plan["cell"]], timeout=300, capture_output=True, text=True)
     assert done.returncode == 1 and "steps in the trace, 10 are needed" in done.stderr and "Traceback" not in done.stderr
     assert results.anatomies() == {path: found}, "a trace that failed takes the place of none that did not"
+    turning = [*failing[:2], failing[2].replace("anatomy.main()", (
+        "import itertools, json, types; anatomy._steps = lambda *_, count=itertools.count(): next(count); "
+        "print(json.dumps(anatomy._conditions(types.SimpleNamespace(spec=json.load(open('plans.json'))[0]['spec']), [], 8)))"
+    ))]  # fmt: skip
+    order = json.loads(subprocess.run(turning, check=True, timeout=300, capture_output=True, text=True).stdout)
+    first = [name for name, at in order.items() if any(number % len(order) == 0 for number in at)]
+    assert len(first) == 3 and order["free"][0] == 0, "each turn begins with another condition"
     ahead = [python, ROOT / "scripts/compile_ahead.py", "plans.json"]
     assert "compiled |" in subprocess.run([*ahead, plan["cell"]], check=True, timeout=300, capture_output=True, text=True).stdout
     done = subprocess.run([*ahead, "cpu_vllm_code_mtp"], timeout=300, capture_output=True, text=True)
