@@ -149,7 +149,7 @@ def test_a_warm_up_is_a_number_of_waves_or_all(raw, warmup):
 
 
 def test_null_cells_may_have_sessions_of_their_own(raw):
-    raw["gpus"]["cpu"]["engines"]["vllm"]["null_protocol"] = {"sessions": 7}
+    raw["gpus"]["cpu"]["engines"]["vllm"]["null_protocol"] = {"sessions": 12}
     config = configuration.validate(raw)
     of = lambda engine, mode: configuration.engine_on({"gpu": "cpu", "engine": engine, "mode": mode}, config)["protocol"]["sessions"]  # noqa: E731
-    assert of("vllm", "baseline") == 7 and of("vllm", "mtp") == of("transformers", "baseline") == config["protocol"]["sessions"]
+    assert of("vllm", "baseline") == 12 and of("vllm", "mtp") == of("transformers", "baseline") == config["protocol"]["sessions"]
