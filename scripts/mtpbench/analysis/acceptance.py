@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from mtpbench.analysis.records import of_arm
+
 COUNTERS = ("drafts", "drafted", "accepted")
 
 
@@ -15,7 +17,7 @@ def decided(record: Mapping) -> list[int] | None:
 
 def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | None:
     """The engine's counters over the measured windows: {"drafts", "drafted", "accepted"}; None where it has none."""
-    found = _windows(sessions, arm, concurrency)
+    found = [each for session in sessions for each in of_arm(session["windows"], arm, concurrency)]
     if not found or any(each[end]["counters"] is None for each in found for end in ("open", "close")):
         return None
     return {key: sum(each["close"]["counters"][key] - each["open"]["counters"][key] for each in found) for key in COUNTERS}
@@ -24,11 +26,8 @@ def window(sessions: Iterable[Mapping], arm: str, concurrency: int) -> dict | No
 def preempted(session: Mapping, arm: str, concurrency: int) -> int:
     """How often the engine had to stop a request and begin it again, as far as it counts that; see docs/architecture.md."""
     ends = (("close", 1), ("open", -1))
-    return sum((each[end]["counters"] or {}).get("preempted", 0) * sign for each in _windows([session], arm, concurrency) for end, sign in ends)
-
-
-def _windows(sessions: Iterable[Mapping], arm: str, concurrency: int) -> list[Mapping]:
-    return [each for session in sessions for each in session["windows"] if (each["arm"], each["concurrency"]) == (arm, concurrency)]
+    found = of_arm(session["windows"], arm, concurrency)
+    return sum((each[end]["counters"] or {}).get("preempted", 0) * sign for each in found for end, sign in ends)
 
 
 def of_requests(records: Iterable[Mapping]) -> dict | None:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from mtpbench.analysis import acceptance, hardware, losslessness
-from mtpbench.analysis.records import grouped, pairs, unequal
+from mtpbench.analysis.records import grouped, of_arm, pairs, unequal
 
 LONGEST_CYCLE = 8  # ids
 SHORTEST_JUDGED = 16  # ids; below that nothing is called a loop
@@ -234,16 +234,13 @@ def _cold(logs: Sequence[float]) -> bool:
 def _first_over_later(values: Sequence[tuple[str, int, float]]) -> list[tuple[int, float, bool]]:
     """Of each prompt: its first wave; the mean there over the median of its later waves, or of all other waves where it ran in
     one; whether it ran in several. values: (prompt, wave, value)."""
-    by_prompt = defaultdict(list)
-    for prompt, wave, value in values:
-        by_prompt[prompt].append((wave, value))
     ratios = []
-    for found in by_prompt.values():
-        first = min(wave for wave, _ in found)
-        later = [value for wave, value in found if wave != first]
+    for found in grouped(values, itemgetter(0)).values():
+        first = min(wave for _, wave, _ in found)
+        later = [value for _, wave, value in found if wave != first]
         beside = later or [value for _, wave, value in values if wave != first]
         if beside:
-            ratios.append((first, float(np.mean([value for wave, value in found if wave == first]) / np.median(beside)), bool(later)))
+            ratios.append((first, float(np.mean([value for _, wave, value in found if wave == first]) / np.median(beside)), bool(later)))
     return ratios
 
 
@@ -294,11 +291,7 @@ def _records(result: Mapping):
 def _loads(result: Mapping):
     """Every load point of every session, with its requests by arm."""
     for session, load in product(result["sessions"], result["spec"]["protocol"]["concurrency"]):
-        arms = {"control": [], "test": []}
-        for record in session["requests"]:
-            if record["concurrency"] == load:
-                arms[record["arm"]].append(record)
-        yield session, load, arms
+        yield session, load, {arm: of_arm(session["requests"], arm, load) for arm in ("control", "test")}
 
 
 def _name(session: Mapping, record: Mapping) -> str:

@@ -35,7 +35,7 @@ class Batch:
 
 def batch(sessions: Sequence[Mapping], arm: str, concurrency: int) -> Batch:
     """The requests of `arm` at `concurrency`, in the order of sessions and records."""
-    parts = [[r for r in session["requests"] if (r["arm"], r["concurrency"]) == (arm, concurrency)] for session in sessions]
+    parts = [of_arm(session["requests"], arm, concurrency) for session in sessions]
     records = [record for part in parts for record in part]
     column = lambda value, kind=float: np.array([value(record) for record in records], dtype=kind)  # noqa: E731
     return Batch(
@@ -47,6 +47,11 @@ def batch(sessions: Sequence[Mapping], arm: str, concurrency: int) -> Batch:
         decoded=column(lambda record: sum(record["counts"][1:]), int),
         steps=column(lambda record: max(len(record["counts"]) - 1, 0), int),
     )  # fmt: skip
+
+
+def of_arm(items: Iterable[Mapping], arm: str, concurrency: int) -> list[Mapping]:
+    """Those of a session's requests, or windows, that belong to one arm at one load."""
+    return [item for item in items if (item["arm"], item["concurrency"]) == (arm, concurrency)]
 
 
 def unequal(pair: Iterable[Mapping]) -> bool:

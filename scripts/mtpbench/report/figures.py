@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote, unquote
@@ -22,6 +23,7 @@ import numpy as np
 import yaml
 
 from mtpbench.analysis import costmodel, effect
+from mtpbench.analysis.records import grouped
 from mtpbench.errors import UserError
 
 
@@ -54,11 +56,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def step_quantiles(sessions: list[dict]) -> dict[tuple[str, int], dict[float, float]]:
     """By arm and concurrency: the QUANTILES of the step times in ms, over the records of all sessions."""
-    times: dict[tuple[str, int], list] = {}
-    for session in sessions:
-        for request in session["requests"]:
-            times.setdefault((request["arm"], request["concurrency"]), []).append(np.diff(request["times"]))
-    steps = {key: 1e3 * np.concatenate(parts) for key, parts in times.items()}
+    requests = grouped((request for session in sessions for request in session["requests"]), itemgetter("arm", "concurrency"))
+    steps = {key: 1e3 * np.concatenate([np.diff(request["times"]) for request in found]) for key, found in requests.items()}
     return {
         key: dict(zip(QUANTILES, np.quantile(found, QUANTILES).tolist())) for key, found in steps.items() if len(found)
     }
