@@ -65,7 +65,7 @@ def make(shape: Path, seed: int, folder: Path) -> None:
     # cpu() one by one: safetensors writes from the host.
     weights = {name: filled(name, like).cpu() for name, like in sorted(empty.items()) if name != "lm_head.weight"}
     folder.mkdir(parents=True)
-    save_file({**_unread_norms(config, dtype), **weights}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({**unread_norms(config, dtype), **weights}, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
     (folder / "generation_config.json").write_text(json.dumps({**ids, "do_sample": False}))
@@ -74,7 +74,7 @@ def make(shape: Path, seed: int, folder: Path) -> None:
     os.sync()  # else the kernel writes 10 GB back while the first cells are measured
 
 
-def _unread_norms(config: dict, dtype) -> dict:
+def unread_norms(config: dict, dtype) -> dict:
     """The key norms of the target's layers that share another's keys: vLLM 0.21.0 refuses a checkpoint without them."""
     import torch
 

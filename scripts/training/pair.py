@@ -19,6 +19,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from mtpbench import shapes
+
 PAD, BOS = 0, 2
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"]
 TEMPLATE = """{{ bos_token }}{% for message in messages %}<|turn>{{ 'model' if message['role'] == 'assistant' \
@@ -99,10 +101,7 @@ def round_weights(model):
 def save_model(model, kind, folder):
     """Writes weights and configuration."""
     tensors = {k: v.bfloat16().cpu() for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    if kind == "target":
-        for layer in range(TARGET["num_hidden_layers"] - TARGET["num_kv_shared_layers"], TARGET["num_hidden_layers"]):
-            width = TARGET["head_dim" if TARGET["layer_types"][layer] == "sliding_attention" else "global_head_dim"]
-            tensors[f"model.layers.{layer}.self_attn.k_norm.weight"] = torch.ones(width, dtype=torch.bfloat16)
+    tensors |= shapes.unread_norms(SHAPES[kind], torch.bfloat16)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "config.json", SHAPES[kind])
     write_json(folder / "generation_config.json", SHAPES["generation" if kind == "target" else "assistant"])
