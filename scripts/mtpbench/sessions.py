@@ -14,9 +14,9 @@ def kept(spec: dict, index: int, root: Path = Path(".")) -> Path:
     return root / FOLDER / results.digest(alike(spec))[:16] / f"{index}.json"
 
 
-def keep(spec: dict, index: int, session: dict, root: Path = Path(".")) -> None:
+def keep(spec: dict, index: int, session: dict) -> None:
     """Let a finished session wait, with a checksum: it may lie for weeks, and much is built on it."""
-    results.write_text(kept(spec, index, root), results.text_of(results.seal(session)))
+    results.write_text(kept(spec, index), results.text_of(results.seal(session)))
 
 
 def waiting(spec: dict, index: int, root: Path = Path(".")) -> dict | None:
@@ -28,11 +28,11 @@ def waiting(spec: dict, index: int, root: Path = Path(".")) -> dict | None:
         return None
 
 
-def take_over(spec: dict, path: Path, root: Path = Path(".")) -> None:
+def take_over(spec: dict, path: Path) -> None:
     """Keep the sessions of a valid result at `path` whose spec differs in the number of sessions alone, be they too many."""
     for session in _measured(spec, path):
-        if waiting(spec, session["index"], root) is None:
-            keep(spec, session["index"], session, root)
+        if waiting(spec, session["index"]) is None:
+            keep(spec, session["index"], session)
 
 
 def lacking(spec: dict, path: Path, root: Path = Path(".")) -> list[int]:

@@ -23,11 +23,11 @@ def paired(tpots: np.ndarray, null: np.ndarray) -> Finding:
     return _find(_ratios(*tpots.swapaxes(0, 1)), _ratios(*null.swapaxes(0, 1)))
 
 
-def stopping(tpots: np.ndarray, null: np.ndarray, least: int = 2, half_width: float = 0.02) -> Finding:
+def stopping(tpots: np.ndarray, null: np.ndarray, half_width: float = 0.02) -> Finding:
     """Paired, with no further round once the interval is narrow enough."""
 
     def stopped(all_rounds: np.ndarray) -> list[dict]:
-        for rounds in range(least, all_rounds.shape[-1] + 1):
+        for rounds in range(2, all_rounds.shape[-1] + 1):
             tables = _ratios(*all_rounds[..., :rounds].swapaxes(0, 1))
             if effect.speedup(*tables)["half_width"] <= half_width:
                 break

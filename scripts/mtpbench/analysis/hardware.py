@@ -7,7 +7,6 @@ tables are left out, and so is whatever an engine computes in vain.
 import csv
 import functools
 import itertools
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
