@@ -5,6 +5,7 @@ import time
 import torch
 from transformers.generation.streamers import BaseStreamer
 
+from mtpbench.analysis import gates
 from training import corpus, pair, train
 
 NEW_TOKENS = 128
@@ -22,18 +23,6 @@ class StepRecorder(BaseStreamer):
 
     def end(self):
         """Nothing to close."""
-
-
-def is_degenerate(ids, longest_cycle=8):
-    """Whether one id, or a cycle of at most `longest_cycle` ids, covers more than half of the output."""
-    for period in range(1, longest_cycle + 1):
-        run = best = 0
-        for i in range(period, len(ids)):
-            run = run + 1 if ids[i] == ids[i - period] else 0
-            best = max(best, run)
-        if best and best + period > len(ids) / 2:
-            return True
-    return False
 
 
 def generate(target, ids, drafter=None):
@@ -60,7 +49,7 @@ def measure_set(target, drafter, tokenizer, name):
         plain = sum(generate(target, ids), [])
         steps = generate(target, ids, drafter)
         lengths.append(len(plain))
-        degenerate += is_degenerate(plain)
+        degenerate += gates.degenerate(plain)
         identical += plain == sum(steps, [])
         accepted += [len(step) - 1 for step in steps[1:]]
     shares = [sum(a > k for a in accepted) / len(accepted) for k in range(pair.GAMMA)]
