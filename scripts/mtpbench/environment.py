@@ -48,10 +48,6 @@ REMEDIES = (
 )
 
 
-class EnvironmentFailed(UserError):
-    """An environment could not be built; the message is one line and ends with what to do."""
-
-
 def folder(name: str, requirements: list[Path], root: Path) -> Path:
     """The folder of an environment: its name holds a hash of the files' content and of the Python minor version."""
     digest = hashlib.sha256("python{}.{}".format(*sys.version_info).encode())
@@ -59,7 +55,7 @@ def folder(name: str, requirements: list[Path], root: Path) -> Path:
         try:
             digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
         except OSError as error:
-            raise EnvironmentFailed(f"environment {name}: cannot read {path}: {error.strerror}") from error
+            raise UserError(f"environment {name}: cannot read {path}: {error.strerror}") from error
     return Path(root).resolve() / f"{name}-{digest.hexdigest()[:12]}"
 
 
@@ -79,7 +75,7 @@ def ensure(name: str, requirements: list[Path], root: Path = ENVIRONMENTS, say: 
                     _build(name, [Path(path) for path in requirements], env, say, lock)
         except OSError as error:
             cure = _remedy(f"Errno {error.errno}", "check that place, then run again")
-            raise EnvironmentFailed(f"environment {name}: {error.filename or env}: {error.strerror or error}; {cure}") from error
+            raise UserError(f"environment {name}: {error.filename or env}: {error.strerror or error}; {cure}") from error
     return python
 
 
@@ -106,7 +102,7 @@ def _build(name: str, requirements: list[Path], env: Path, say: Say, lock: int) 
     start = time.monotonic()
     if importlib.util.find_spec("pip") is None:
         cure = f"run '{sys.executable} -m ensurepip', then run again"
-        raise EnvironmentFailed(f"environment {name}: {sys.executable} has no pip; {cure}")
+        raise UserError(f"environment {name}: {sys.executable} has no pip; {cure}")
     if env.exists():
         say(f"environment {name}: removing an unfinished build")
         shutil.rmtree(env)
@@ -147,7 +143,7 @@ def _install(name: str, path: Path, env: Path, say: Say, lock: int, start: float
         # A second index may be out of reach where a folder or a mirror has its package: do not wait for it at first.
         try:
             return _run(name, what, [*command, "--retries", "1"], log, lock, progress)
-        except EnvironmentFailed:
+        except UserError:
             say(f"environment {name}: {path.name}: failed, trying once more with more patience")
     return _run(name, what, command, log, lock, progress)
 
@@ -173,7 +169,7 @@ def _run(name: str, what: str, command: list[str], log: Path, lock: int, progres
         # pip's last error, or its last line
         lines = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit status {child.returncode}"]
         reason = ([line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")] or lines)[-1]
-        raise EnvironmentFailed(f"environment {name}: {what}: {one_line(reason)}; {cure} (log: {log})")
+        raise UserError(f"environment {name}: {what}: {one_line(reason)}; {cure} (log: {log})")
 
 
 def _remedy(text: str, otherwise: str) -> str:
