@@ -28,7 +28,7 @@ from mtpbench.errors import UserError
 
 
 def _decimal(value: float) -> str:
-    """Three significant digits, never an exponent: 0.0123, 1.23, 12.3, 1,230."""
+    """Three significant digits, more only before the point, never an exponent: 0.0123, 1.23, 12.3, 1,234."""
     rounded = float(f"{value:.3g}")  # first, since 9.999 has one digit fewer once it is 10.0
     if rounded == 0:
         return "0"

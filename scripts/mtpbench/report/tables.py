@@ -328,16 +328,15 @@ def anatomy(study: Study, files: Files) -> Table:
         if content is None:
             damaged.append(source)
             continue
-        files[source] = content  # read once
         if cell not in study.valid or cell.spec["device"]["kind"] != "cuda" or "phases" not in content.get("trace", {}):
             continue
 
         def figure(pointer: str, format: str = "decimal"):
-            return Figure(lookup(files[source], pointer), format, f"{source}#{pointer}")
+            return Figure(lookup(content, pointer), format, f"{source}#{pointer}")
 
         step, busy = cell.figure("/summary/loads/0/arms/test/step_ms/p50", "decimal"), figure("/trace/gpu_busy_ms")
         on_gpu = [figure(f"/trace/phases/{name}/gpu_ms") for name in ("forward", "draft")]
-        kernels = derived("total", *(figure(f"/trace/phases/{phase}/kernels", "count") for phase in files[source]["trace"]["phases"]), format="count")
+        kernels = derived("total", *(figure(f"/trace/phases/{phase}/kernels", "count") for phase in content["trace"]["phases"]), format="count")
         on_host = [figure(pointer) for pointer in ("/trace/wall_ms", "/trace/phases/forward/host_ms", "/trace/phases/draft/host_ms")]
         rows.append([path.stem, step, busy, derived("share", busy, step, format="percent"), *on_gpu, kernels, *on_host])
     columns = [
