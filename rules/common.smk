@@ -62,16 +62,15 @@ def is_local(wildcards):
 def get_report_inputs(wildcards):
     """The results behind the report, and the state of every cell with the checksum of its result, so that any change is seen.
 
-    Those of the matrix are measured where need be; with `--config partial=true` nothing is, and the states name the gaps.
+    Those of the matrix are measured where need be, and so fresh when the states are read; with `--config partial=true` nothing
+    is measured, and the states name the gaps.
     """
     states = {
         cell: {**found, "checksum": results.ends(results.path_of(cell))[1]}
         for cell, found in asked(SPECS.states).items()
     }
+    wanted = [] if config["partial"] else CELLS
+    for cell in wanted:
+        states[cell] |= {"state": "fresh", "differences": []}
     results.update_text(Path(STATES), json.dumps(states, indent=1) + "\n")
-    wanted = [
-        cell
-        for cell, found in states.items()
-        if found["in_matrix"] and not config["partial"]
-    ]
     return {"states": STATES, "results": [RESULT.format(cell=cell) for cell in wanted]}

@@ -22,7 +22,6 @@ REPORT_CODE = [
     for pattern in ("scripts/mtpbench/report/*.py", "report/templates/*")
     for path in sorted(Path(workflow.basedir).glob(pattern))
 ]
-PARTIAL = "--partial" if config["partial"] else ""
 
 
 # The only rule of the report that has every result as input: Snakemake's time for a job grows with their number squared.
@@ -39,7 +38,7 @@ rule study:
     log:
         "logs/report/study.log",
     shell:
-        "{PYTHON:q} scripts/study.py {input.states:q} {output:q} {PARTIAL} 2> {log:q}"
+        "{PYTHON:q} scripts/study.py {input.states:q} {output:q} 2> {log:q}"
 
 
 rule plots:

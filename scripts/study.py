@@ -1,7 +1,4 @@
-"""Read every result once for all that is made from them: `python study.py STATES STUDY [--partial]`.
-
-STATES is what `Specs.states` says of every cell; `--partial`: nothing was measured since they were written.
-"""
+"""Read every result once for all that is made from them: `python study.py STATES STUDY`, STATES by get_report_inputs."""
 
 import json
 import pickle
@@ -12,7 +9,6 @@ import yaml
 
 from mtpbench.report import cells
 
-states, study, *partial = sys.argv[1:]
+states, study = map(Path, sys.argv[1:])
 config = yaml.safe_load(Path("config/config.yaml").read_text())
-found = cells.load(Path("."), json.loads(Path(states).read_text()), bool(partial), config)
-Path(study).write_bytes(pickle.dumps(found))
+study.write_bytes(pickle.dumps(cells.load(Path("."), json.loads(states.read_text()), config)))

@@ -50,9 +50,9 @@ def diagnostic(result: dict) -> None:
         session["model"]["random"] = True
 
 
-def build(root: Path, states: dict | None = None, partial: bool = False) -> cells.Study:
+def build(root: Path, states: dict | None = None) -> cells.Study:
     """Everything that the rules make of a project, all but the README."""
-    study = cells.load(root, states, partial, yaml.safe_load((root / "config/config.yaml").read_text()))
+    study = cells.load(root, states, yaml.safe_load((root / "config/config.yaml").read_text()))
     plots.write(study, root)
     exports.write(study, root)
     page.write(study, root)

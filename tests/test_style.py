@@ -13,8 +13,6 @@ JUSTIFIED = {
     "each engine gets its own from its lock, here as on Modal; a conda file beside them would be a second, untested truth",
     "Shell command directly uses variable PYTHON from outside of the rule": "the interpreter that runs Snakemake; as a param "
     "its path would be a trigger, and every rule would run again in another clone",
-    "Shell command directly uses variable PARTIAL from outside of the rule": "the states file, an input, already tells the two "
-    "kinds of report apart",
     "No log directive defined": "rules that only print to the terminal, or only ask for files",
 }
 

@@ -379,6 +379,8 @@ def test_a_partial_report_names_each_gap_and_measures_nothing(clone):
         text = (clone.folder / "report/results.md").read_text()
         assert re.search(r"cpu_vllm_code_mtp.*missing", text) and re.search(r"cpu_vllm_generic_mtp.*stale", text)
         (clone.folder / "report/results.md").unlink()
+    clone.run("report")
+    assert len(clone.calls()) == 5 and not re.search("missing|stale", (clone.folder / "report/results.md").read_text())
 
 
 def test_results_outside_the_matrix_appear_as_such(clone):

@@ -336,11 +336,10 @@ class Study:
         return Comparison(load.cell, load.index, load.concurrency, self, floor, found["verdict"], reason)
 
 
-def load(root: Path, states: dict | None = None, partial: bool = False, config: dict | None = None) -> Study:
+def load(root: Path, states: dict | None = None, config: dict | None = None) -> Study:
     """The study of all results under `root`.
 
-    `states` is what `Specs.states` says of every cell; without it every result counts as fresh and in the matrix. It was
-    written while Snakemake planned: unless the report is partial, the cells of the matrix have been measured since.
+    `states` is what `Specs.states` says of every cell; without it every result counts as fresh and in the matrix.
     """
     root = Path(root)
     existing = dict.fromkeys(path.parent.name for path in results.existing(root))
@@ -358,7 +357,7 @@ def load(root: Path, states: dict | None = None, partial: bool = False, config: 
         if isinstance(read, str):
             gaps.append((name, "unreadable", read))
             continue
-        stale = found[name]["state"] == "stale" and (partial or not found[name]["in_matrix"])
+        stale = found[name]["state"] == "stale"
         cells.append(Cell(name, *read, found[name]["in_matrix"], stale))
         if stale:
             gaps.append((name, "stale", "; ".join(found[name]["differences"])))
