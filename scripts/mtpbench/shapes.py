@@ -5,7 +5,6 @@ as a program in the engine's interpreter, which has torch and transformers and m
 They are the same for the same shape, seed and kind of device, and serve both engines.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from mtpbench.errors import UserError
+from mtpbench.weights import sha256_of
 
 CACHE = Path.home() / ".cache" / "mtpbench" / "shapes"
 # The ids of the small tokenizer are valid in any larger vocabulary.
@@ -24,8 +24,8 @@ TOKENIZER = [Path("models/small/target") / name for name in ("tokenizer.json", "
 
 def ensure(entry: dict, python: Path, environment: dict[str, str], say, cache: Path = CACHE) -> Path:
     """The folder of the checkpoint of {"shape": file, "seed": n}, made first where the cache has none. Raises UserError."""
-    digest = hashlib.sha256(Path(entry["shape"]).read_bytes()).hexdigest()[:16]
-    folder = cache / f"{Path(entry['shape']).stem}-{digest}-{entry['seed']}"
+    shape = Path(entry["shape"])
+    folder = cache / f"{shape.stem}-{sha256_of(shape)[:16]}-{entry['seed']}"
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(cache / f"{folder.name}.lock"):
         if not folder.exists():

@@ -3,7 +3,6 @@
 Invalid cells stand in the table of cells, marked so; no other export shows a number of theirs.
 """
 
-import hashlib
 import itertools
 import json
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from mtpbench import results
 from mtpbench.report.cells import ARMS, Cell, Load, Study, frame, tidy
+from mtpbench.weights import sha256_of
 
 LLMD_VERSION = "0.2"
 LICENSE = "https://spdx.org/licenses/MIT"
@@ -182,5 +182,4 @@ def _size(path: Path) -> dict:
     """Size and SHA-256 of a file, where it exists."""
     if not path.exists():
         return {}
-    content = path.read_bytes()
-    return {"contentSize": str(len(content)), "sha256": hashlib.sha256(content).hexdigest()}
+    return {"contentSize": str(path.stat().st_size), "sha256": sha256_of(path)}
