@@ -3,9 +3,6 @@ from snakemake.utils import min_version
 min_version("9.27.1")
 
 
-configfile: "config/config.yaml"
-
-
 report: "report/workflow.rst"
 
 

@@ -24,8 +24,13 @@ def asked(function, *arguments):
         sys.exit(f"mtpbench: {error}")
 
 
-# Snakemake's own reading lets a key stand twice.
+# Before Snakemake's own reading, which lets a key stand twice and names neither file nor line.
 asked(configuration.read_yaml, configuration.DEFAULT)
+
+
+configfile: str(configuration.DEFAULT)
+
+
 config.update(asked(configuration.validate, config))
 
 CELLS = configuration.cells(config)

@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from mtpbench import backends, ledger, locks, results, sessions
+from mtpbench import backends, identity, ledger, locks, results, sessions
 from mtpbench.analysis.aggregate import recompute
 from mtpbench.errors import UserError
 
@@ -38,9 +37,7 @@ def main() -> None:
                 print(f"{plan['cell']}: {line.removeprefix('[mtpbench] ')}", file=sys.stderr, flush=True)
 
         try:
-            from mtpbench import spec  # not at the top: a lent machine, where run_plans.py uses this module, has no jsonschema
-
-            measure(plan, path, say, spec.check_planned)
+            measure(plan, path, say)
         except (UserError, OSError) as error:
             say(f"[mtpbench] failed | {error}")
             sys.exit(1)
@@ -49,19 +46,18 @@ def main() -> None:
             sys.exit(130)
 
 
-def measure(plan: dict, path: Path, say, check: Callable[[dict], None] = lambda plan: None) -> None:
+def measure(plan: dict, path: Path, say) -> None:
     """Measure a planned cell into `path`, unless the file there answers the plan and is valid.
 
-    check: raises UserError where the plan no longer holds; asked when the cell's turn has come, for which it may wait long.
-
-    Raises UserError when a session fails, OSError when the disk is full; `path` then still holds what it held.
+    Raises UserError when a session fails or the plan no longer holds, OSError when the disk is full; `path` then still
+    holds what it held.
     """
     with alone(plan, say):
         with contextlib.suppress(UserError):
             if results.recorded(path) == plan["fingerprint"] and results.read(path)["summary"]["valid"]:
                 say(f"[mtpbench] fresh | {path} answers the spec; nothing to measure")
                 return
-        check(plan)
+        identity.check_planned(plan)  # now, since the cell may have waited long for its turn
         _measured(plan, path, say)
 
 
@@ -97,6 +93,7 @@ def _measured(plan: dict, path: Path, say) -> None:
     }  # fmt: skip
     _archive(path)
     results.write(path, result)
+    _archive(path)  # a job of Snakemake's that waited for this one puts back what it found at its start, should it fail
     for session in measured:
         sessions.kept(plan["spec"], session["index"]).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # sessions beyond the plan's number stay
@@ -123,7 +120,7 @@ def _session(plan: dict, index: int, say) -> dict:
         say(f"[mtpbench] session {index + 1} | kept from an earlier run")
         return session
     if (place := sessions.kept(plan["spec"], index)).exists():
-        say(f"[mtpbench] session {index + 1} | {place} is damaged and measured again")
+        say(f"[mtpbench] session {index + 1} | {place} is damaged, or a copy of another session, and measured again")
     began = time.monotonic()
     reply = backends.run_session(request_of(plan, index), plan["how"], say)
     if reply.get("status") == "error":
@@ -135,7 +132,7 @@ def _session(plan: dict, index: int, say) -> dict:
 
 
 def _archive(path: Path) -> None:
-    """Keep the result that is about to be replaced reachable, whether or not it was ever committed."""
+    """Keep a result reachable, whether or not it is ever committed."""
     if path.exists():
         ARCHIVE.mkdir(parents=True, exist_ok=True)
         stamp = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y%m%dT%H%M%S")

@@ -20,12 +20,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import measure
-from mtpbench import backends, ledger, results, sessions
+from mtpbench import backends, identity, ledger, results, sessions
 from mtpbench.backends import local
-from mtpbench.errors import UserError
+from mtpbench.errors import UserError, one_line
 
 NAME = re.compile(r"[a-z0-9-]+(_[a-z0-9-]+){3}")
-PLANNED = {"cell", "spec", "fingerprint", "prompts", "how"}
 
 
 def main() -> None:
@@ -68,27 +67,38 @@ def write(path: Path, cells: list[str]) -> None:
     """Write the plans of `cells`, with the commit that they were made from, since its history stays here."""
     from mtpbench import config, spec
 
+    if NAME.fullmatch(path.name):
+        raise UserError(f"{path}: the name of a cell where the file of plans belongs: `python scripts/run_plans.py plan PLANS.json {path} ...`")
+    if path.exists():
+        try:
+            planned(path, current=False)
+        except UserError:
+            raise UserError(f"{path}: there already, and no file of plans; name another one, or delete it first") from None
     specs = spec.Specs(config.load())
     plans = [specs.plan(cell) for cell in cells]
     if elsewhere := [plan["cell"] for plan in plans if plan["how"]["backend"] != "local"]:
         raise UserError(f"{', '.join(elsewhere)}: not measured on a machine of one's own; `snakemake -c1 metrics/runs/CELL/result.json` measures it")
     for plan in plans:  # the results do not travel, the sessions do
         sessions.take_over(plan["spec"], results.path_of(plan["cell"]))
-    path.write_text(json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
+    results.write_text(path, json.dumps([{**plan, "planned_from": measure.commit()} for plan in plans]))
+    print(f"{path}: plans of {', '.join(plan['cell'] for plan in plans)}")
 
 
-def planned(path: Path, cells: list[str] | None = None) -> list[dict]:
-    """The plans in a file that `write` made, or those of some cells. Raises UserError where it is not there or lacks one."""
-    again = f"write it with `python scripts/run_plans.py plan {path} CELL...`"
+def planned(path: Path, cells: list[str] | None = None, current: bool = True) -> list[dict]:
+    """The plans in a file that `write` made, or those of some cells. Raises UserError where it is not there or lacks one.
+
+    current: also where one is not as it was written, or of another measurement version.
+    """
+    again = "`python scripts/run_plans.py plan PLANS.json CELL...` writes one"
     try:
-        found = {plan["cell"]: plan for plan in json.loads(path.read_text()) if PLANNED <= plan.keys()}
-        for cell, plan in found.items():
+        found = {plan["cell"]: plan for plan in json.loads(path.read_text())}
+        for cell, plan in found.items() if current else ():
             if (version := plan["spec"]["measurement_version"]) != ledger.measurement_version():
                 raise UserError(f"{path}: {cell} is of measurement version {version}, and this code's is {ledger.measurement_version()}; {again}")
             if plan["fingerprint"] != results.digest(plan["spec"]) or not NAME.fullmatch(cell) or plan["how"]["backend"] != "local":
                 raise UserError(f"{path}: {cell} is not as it was written, or is measured elsewhere; {again}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: no file of plans ({error}); {again}") from None
+        raise UserError(f"{path}: no file of plans ({one_line(repr(error), 80)}); {again}") from None
     if not found:
         raise UserError(f"{path}: no plan in it; {again}")
     if missing := [cell for cell in cells or [] if cell not in found]:
@@ -102,6 +112,11 @@ def run(plans: list[dict], deadline: float, sittings: int, say, beside: int = 1)
     A cell of which a session failed is not tried again; those cells are returned.
     """
     failed: set[str] = set()
+    for plan in plans:
+        identity.check_planned(plan)
+        if results.recorded(path := results.path_of(plan["cell"])) == plan["fingerprint"]:
+            valid = results.read(path)["summary"]["valid"]
+            say(f"[mtpbench] there already | {path}" + ("" if valid else " | INVALID; move it away, and it is measured again"))
     for _ in range(sittings):
         lacking = [plan for plan in plans if plan["cell"] not in failed and _lacking(plan)]
         for group in _alike(lacking):
@@ -148,7 +163,7 @@ def _failures(group: list[dict], beside: int, deadline: float, say) -> set[str]:
         else:
             failed.add(plan["cell"])
             say(f"[mtpbench] FAILED | {plan['cell']}: {reply['error']['message']}\n{reply['error']['tail']}")
-        say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {request['session']} | {time.monotonic() - began:.0f} s")
+        say(f"[mtpbench] {number} of {len(asked)} | {plan['cell']} session {request['session'] + 1} | {time.monotonic() - began:.0f} s")
         if time.monotonic() > deadline:
             say(f"[mtpbench] time is up | {len(asked) - number} sessions left out")
             break

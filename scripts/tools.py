@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import measure
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -68,11 +69,12 @@ def rederive(_=None) -> None:
             print(error, file=sys.stderr)
             continue
         if chain.difference(result["summary"], summary):  # last bits, which differ from one processor to another, change nothing
-            if results.ends(path)[1] != result["checksum"]:
-                failed = True
-                print(f"{path}: was measured anew meanwhile; run `snakemake rederive` again", file=sys.stderr)
-                continue
-            results.write(path, {**result, "summary": summary})
+            with measure.alone(result, lambda line: print(f"{path}: {line}", file=sys.stderr)):
+                if results.ends(path)[1] != result["checksum"]:
+                    failed = True
+                    print(f"{path}: was written anew meanwhile; run `snakemake rederive` again", file=sys.stderr)
+                    continue
+                results.write(path, {**result, "summary": summary})
             changed += 1
             print(f"{path}: summary brought up to date")
     print(f"{changed} of {len(paths)} summaries changed")
@@ -127,7 +129,7 @@ def audit(_=None) -> None:
     try:
         counts = chain.audit(Path("."))
     except UserError as error:
-        sys.exit(f"audit: {error}; after new results, `snakemake all readme` brings what is shown up to date")
+        sys.exit(f"audit: {error}")
     print("audit: " + ", ".join(f"{count} {what}" for what, count in counts.items()) + " follow from the records")
     for missing in (path for path in SHOWN if not Path(path).exists()):
         print(f"audit: {missing} is not there and was not looked at; `snakemake all` writes it")
@@ -148,5 +150,7 @@ if __name__ == "__main__":
     answer = {each.__name__: each for each in (stale, diff, rederive, cost, doctor, audit, validity)}[sys.argv[1]]
     try:
         answer(*(json.loads(Path(path).read_text()) for path in sys.argv[2:]))
-    except UserError as error:
+    except (UserError, OSError) as error:
         sys.exit(f"mtpbench: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

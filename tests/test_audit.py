@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from making import requests, result
 
+import measure
 from mtpbench import results
 from mtpbench.analysis.audit import audit, difference
 from mtpbench.errors import UserError
@@ -174,7 +176,34 @@ def test_the_command_says_one_line_and_fails(root):
     edit(root, CELLS[1], lambda made: made["summary"].update(valid=False))
     bad = run()
     assert bad.returncode == 1
-    assert len(bad.stderr.splitlines()) == 1 and "/summary/valid" in bad.stderr
+    assert len(bad.stderr.splitlines()) == 1 and "/summary/valid" in bad.stderr and "readme" not in bad.stderr
+
+
+@pytest.mark.parametrize("file, content, said", [
+    ("metrics/cells.csv", b"", "cells.csv: no table"), ("metrics/cells.csv", b"\xff\x00", "cells.csv: no table"),
+    ("report/index.html", b"\xff", "index.html: not UTF-8"), ("report/results.md", b"a\xffb", "results.md: not UTF-8"),
+])  # fmt: skip
+def test_what_is_shown_and_cannot_be_read_is_named_with_its_remedy(root, file, content, said):
+    (root / file).write_bytes(content)
+    assert said in found(root) and found(root).endswith("`snakemake -c2 all readme -R study` writes all that is shown anew")
+
+
+def test_rederive_waits_for_who_measures_the_cell_and_leaves_the_new_result(root):
+    """Seen before: it put the old result, brought up to date, over one that had been measured meanwhile."""
+    edit(root, CELLS[1], lambda made: made["summary"]["loads"][0]["speedup"].update(ratio=9.99))
+    path, script = results.path_of(CELLS[1], root), Path(__file__).parents[1] / "scripts/tools.py"
+    old = results.read(path)
+    with FileLock(root / measure.lock_of(old)) as lock:
+        run = subprocess.Popen([sys.executable, script, "rederive"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert "waiting" in run.stderr.readline()
+        results.write(path, {**result(CELLS[1]), "created_at": "meanwhile"})
+        new = path.read_bytes()
+        lock.release()
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 1 and "written anew meanwhile" in err and path.read_bytes() == new and "0 of 2" in out
+    edit(root, CELLS[1], lambda made: made["summary"]["loads"][0]["speedup"].update(ratio=9.99))
+    out = subprocess.run([sys.executable, script, "rederive"], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert "1 of 2" in out and results.read(path)["sessions"] == old["sessions"]
 
 
 @pytest.mark.parametrize(

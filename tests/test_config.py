@@ -38,7 +38,7 @@ MISTAKES = {
     "no integer": (lambda c: c["modes"]["mtp"].update(protocol={"sessions": 2.0}), "modes.mtp.protocol.sessions: 2.0 is not of type 'integer'"),
     "a mode's protocol": (lambda c: c["modes"]["mtp"].update(protocol={"sesions": 2}), "modes.mtp.protocol: unknown key 'sesions'; did you mean 'sessions'?"),
     "a mode with more sessions than its null cell": (
-        lambda c: c["modes"]["mtp"].update(protocol={"sessions": 3}), "gpus.cpu.engines.transformers.null_protocol.sessions: 1 is fewer than the 3 of modes.mtp",
+        lambda c: c["modes"]["mtp"].update(protocol={"sessions": 3}), "gpus.cpu.engines.transformers.null_protocol.sessions: null cells with gpus.cpu and engines.transformers have 1, fewer than the 3 of modes.mtp",
     ),
     "a name that is a number": (lambda c: c["modes"].update({4: {"method": "none"}}), "modes: the name 4 is read as a int; put it in quotes"),
     "a name that is a truth value": (lambda c: c["gpus"]["cpu"]["engines"].update({True: {}}), "gpus.cpu.engines: the name True is read as a bool"),
@@ -52,6 +52,17 @@ MISTAKES = {
     "Modal without a request": (lambda c: _without(c["gpus"]["l4"], "request"), "gpus.l4: 'request' is a required property"),
     "a CPU of Modal": (lambda c: c["gpus"]["cpu"].update(backend="modal", request="L4"), "gpus.cpu.device: 'cuda' was expected"),
     "empty section": (lambda c: c.update(gpus=None), "gpus: None is not of type 'object'"),
+    "no section": (lambda c: c["gpus"]["cpu"].update(engines=None), "gpus.cpu.engines: None is not of type 'object'"),
+    "a list of engines": (lambda c: c["gpus"]["cpu"].update(engines=["vllm"]), "gpus.cpu.engines: ['vllm'] is not of type 'object'"),
+    "another name for the baseline": (lambda c: c["modes"].update(base=c["modes"].pop("baseline")), "modes: 'baseline' is a required property"),
+    "a baseline that drafts": (lambda c: c["modes"].update(baseline=c["modes"]["mtp"]), "modes.baseline.method: 'none' was expected"),
+    "a wrong name after right ones": (lambda c: c["modes"].update(n_gram=c["modes"]["mtp"]), "modes: 'n_gram' is not a valid name"),
+    "percent": (lambda c: c["protocol"].update(rounds={"half_width": 2}), "protocol.rounds.half_width: 2 is greater than the maximum of 1"),
+    "one id": (lambda c: c["modes"]["mtp"].update(protocol={"output_tokens": 1}), "modes.mtp.protocol.output_tokens: 1 is less than the minimum of 2"),
+    "a baseline with a protocol of its own": (
+        lambda c: c["modes"]["baseline"].update(protocol={"sessions": 2}),
+        "modes.baseline.protocol.sessions: null cells with gpus.h200 and engines.vllm021 have 2, fewer than the 4 of modes.mtp, which would have no floor; set it to 4 or more",
+    ),
     "empty file": (lambda c: c.clear(), "'matrix' is a required property"),
 }
 
@@ -115,9 +126,9 @@ def test_yaml_that_does_not_parse_names_the_line(tmp_path):
 @pytest.mark.parametrize(
     ("protocol", "null", "said"),
     [
-        ({"sessions": 3}, {"sessions": 2}, "gpus.cpu.engines.vllm.null_protocol.sessions: 2 is fewer than the 3 of modes"),
-        ({"rounds": {"min": 2, "max": 8}}, {"rounds": {"min": 1}}, "null_protocol.rounds.min: 1 is fewer than the 2 of modes"),
-        ({"output_tokens": 32}, {"output_tokens": 33}, "null_protocol.output_tokens: the 33 of the null cells are more than the 32 of modes.mtp, .*; set it to 32 or fewer"),
+        ({"sessions": 3}, {"sessions": 2}, "gpus.cpu.engines.vllm.null_protocol.sessions: .* have 2, fewer than the 3 of modes"),
+        ({"rounds": {"min": 2, "max": 8}}, {"rounds": {"min": 1}}, "null_protocol.rounds.min: .* have 1, fewer than the 2 of modes"),
+        ({"output_tokens": 32}, {"output_tokens": 33}, "null_protocol.output_tokens: .* have 33, more than the 32 of modes.mtp, .*; set it to 32 or fewer"),
         ({"rounds": {"min": 2, "max": 2}}, {"rounds": {"min": 4}}, r"\(null_protocol among them\).*min 4 is more than max 2"),
     ],
 )
@@ -131,6 +142,7 @@ def test_a_null_cell_is_not_sampled_less_than_the_cells_that_it_serves(raw, prot
     "change",
     [
         lambda c: c["modes"]["mtp"].update(protocol={"rounds": {"min": 2, "max": 6}}),  # other GPUs have a null_protocol, of sessions alone
+        lambda c: c["modes"].update(long={"method": "mtp", "num_speculative_tokens": 4, "protocol": {"sessions": 99}}),  # for another GPU than those with a null_protocol
         lambda c: (c["matrix"].update(modes=["mtp"]), c["modes"]["mtp"].update(protocol={"sessions": 3})),  # no null cell is wanted
     ],
 )

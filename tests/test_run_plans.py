@@ -107,6 +107,7 @@ def test_who_waits_for_a_cell_does_not_pay_for_it_again(plans, monkeypatch):
         return {"status": "ok", "session": {**simulated["sessions"][0], "index": request["session"]}}
 
     monkeypatch.setattr(run_plans.measure.backends, "run_session", session)
+    monkeypatch.setattr(run_plans.identity, "check_planned", lambda plan: None)
     plan = {**plans[0], "spec": simulated["spec"], "fingerprint": results.digest(simulated["spec"])}
     path = results.path_of(plan["cell"])
     runs = [threading.Thread(target=run_plans.measure.measure, args=(plan, path, said.append)) for _ in range(2)]
@@ -128,6 +129,7 @@ def asked(plans, monkeypatch) -> list[int]:
         return {"status": "ok", "session": {**simulated["sessions"][0], "index": request["session"], "asked": len(indices)}}
 
     monkeypatch.setattr(run_plans.measure.backends, "run_session", session)
+    monkeypatch.setattr(run_plans.identity, "check_planned", lambda plan: None)  # the simulated prompts are no files
     plans[0]["spec"] = simulated["spec"]
     return indices
 
@@ -200,7 +202,7 @@ def test_a_plan_that_was_edited_is_refused(plans, change):
     """Else the result would carry the fingerprint of another spec, and be taken for fresh."""
     change(plans[0])
     Path("plans.json").write_text(json.dumps(plans))
-    with pytest.raises(UserError, match="plans.json: .*write it with `python scripts/run_plans.py plan"):
+    with pytest.raises(UserError, match="plans.json: .*`python scripts/run_plans.py plan PLANS.json CELL...` writes one"):
         run_plans.planned(Path("plans.json"))
 
 
@@ -375,7 +377,7 @@ def test_plans_of_another_machine_are_refused(tmp_path):
         ("run plans.json --beside 0", "argument --beside: invalid positive value: '0'"),
         ("run plans.json --sittings -1", "argument --sittings: invalid positive value: '-1'"),
         ("run plans.json", "plans.json: no file of plans"),
-        ("plan no/such/plans.json cpu_vllm_code_mtp", "no/such/plans.json"),
+        ("plan cpu_vllm_code_mtp cpu_vllm_code_baseline", "cpu_vllm_code_mtp: the name of a cell where the file of plans belongs"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(tmp_path, words, said):
@@ -404,5 +406,65 @@ def test_a_script_for_the_engines_says_where_it_runs(words, said):
 @pytest.mark.parametrize("text", ["[]", '[{"cell": "x"}]'])
 def test_a_file_without_a_whole_plan_is_named(tmp_path, text):
     (tmp_path / "plans.json").write_text(text)
-    with pytest.raises(UserError, match="no plan in it"):
+    with pytest.raises(UserError, match="plans.json: no (plan in it|file of plans)"):
         run_plans.planned(tmp_path / "plans.json")
+
+
+def test_a_whole_plan_beside_half_of_one_is_not_run_alone(plans):
+    Path("plans.json").write_text(json.dumps([plans[0], {"cell": CELLS[1]}]))
+    with pytest.raises(UserError, match="plans.json: no file of plans"):
+        run_plans.planned(Path("plans.json"))
+
+
+@pytest.mark.parametrize("text", ["a: result\n", "{}", "[]", '{"schema_version": 1, "cell": "x"}', "[3]"])
+def test_nothing_but_plans_is_written_over_with_plans(plans, text):
+    """Seen before: an error message led to it that a good result was replaced."""
+    Path("precious.json").write_text(text)
+    with pytest.raises(UserError, match="precious.json: there already, and no file of plans; name another one, or delete it first"):
+        run_plans.write(Path("precious.json"), CELLS[:1])
+    assert Path("precious.json").read_text() == text
+    Path("precious.json").unlink()
+    for cells in (CELLS[:1], CELLS[1:]):  # its own it writes over
+        run_plans.write(Path("precious.json"), cells)
+    assert [plan["cell"] for plan in run_plans.planned(Path("precious.json"))] == CELLS[1:]
+
+
+@pytest.mark.parametrize("file", ["envs/vllm-cpu.txt", "models/small/target/config.json", None])
+def test_what_changed_since_the_plan_is_not_measured_under_its_name(plans, monkeypatch, file):
+    monkeypatch.setattr(run_plans, "_failures", lambda *_: pytest.fail("measured all the same"))
+    if file:
+        Path(file).write_text(Path(file).read_text() + "\n1==1\n")
+    else:
+        plans[1]["prompts"][0]["messages"][0]["content"] += "!"
+    with pytest.raises(UserError, match=f"{CELLS[0] if file else CELLS[1]}: .* has changed since this cell was planned; plan it again"):
+        run_plans.run(plans, time.monotonic() + 60, 1, lambda line: None)
+
+
+def test_a_copy_of_a_session_is_not_taken_for_another_measurement(plans, asked):
+    """Seen before: session 0 of two machines, one renamed; the result held 0 twice and was valid."""
+    _measured(plans[0], sessions=2)
+    _measured(plans[0], sessions=1)
+    (waits,) = Path("metrics/sessions").glob("*/1.json")
+    for number in (2, 3):
+        shutil.copy(waits, waits.with_name(f"{number}.json"))
+    asked.clear()
+    assert [session["index"] for session in _measured(plans[0], sessions=4)["sessions"]] == [0, 1, 2, 3] and asked == [2, 3]
+
+
+def test_a_result_is_kept_twice_since_a_waiting_job_that_fails_puts_an_older_one_back(plans, asked):
+    _measured(plans[0], sessions=1)
+    path = results.path_of(plans[0]["cell"])
+    old, made = path.read_bytes(), _measured(plans[0], sessions=2)
+    path.write_bytes(old)  # by Snakemake, which had backed it up before the job could ask for the cell's lock
+    assert made in [results.read(kept) for kept in Path("metrics/archive").glob("*.json")]
+
+
+def test_what_is_there_already_is_told_and_so_is_its_fault(plans, asked):
+    result, path, said = _measured(plans[0], sessions=1), results.path_of(plans[0]["cell"]), []
+    plan = {**plans[0], "spec": result["spec"], "fingerprint": result["fingerprint"]}
+    assert run_plans.run([plan], time.monotonic() + 60, 1, said.append) == [] and said == [f"[mtpbench] there already | {path}"]
+    results.write(path, {**result, "summary": {**result["summary"], "valid": False}})
+    assert run_plans.run([plan], time.monotonic() + 60, 1, said.append) == [] and "INVALID" in said[-1]
+    path.write_text(path.read_text().replace('"index": 0', '"index": 1'))
+    with pytest.raises(UserError, match="its checksum does not fit"):
+        run_plans.run([plan], time.monotonic() + 60, 1, said.append)

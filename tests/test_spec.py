@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mtpbench import config as configuration
-from mtpbench import ledger, results, spec
+from mtpbench import identity, ledger, results, spec
 from mtpbench.errors import UserError
 
 CELL = "cpu_vllm_code_mtp"
@@ -93,11 +93,11 @@ def test_planning_again_writes_a_newer_and_different_plan_over_a_result_until_it
 @pytest.mark.parametrize("what", ["envs/transformers.txt", "models.small.target"])
 def test_what_changed_since_a_cell_was_planned_is_not_measured_as_if_it_had_not(root, config, what):
     plan = spec.Specs(config, root).plan("cpu_transformers_code_mtp")
-    spec.check_planned(plan, root)
+    identity.check_planned(plan, root)
     changed = root / ("models/small/target/config.json" if what.startswith("models") else what)
     changed.write_text(changed.read_text() + "\n1==1\n")
-    with pytest.raises(UserError, match=f"cpu_transformers_code_mtp: {what} has changed since this cell was planned; run the same command again"):
-        spec.check_planned(plan, root)
+    with pytest.raises(UserError, match=f"cpu_transformers_code_mtp: {what} has changed since this cell was planned; plan it again"):
+        identity.check_planned(plan, root)
 
 
 MALFORMED = {

@@ -193,6 +193,16 @@ def test_a_renamed_mode_is_a_new_cell_and_the_old_result_stays(clone):
     assert clone.result("cpu_vllm_code_mtp").read_bytes() == before
 
 
+@pytest.mark.parametrize("text, said", [
+    ("gpus:\n\tcpu: {}\n", "config/config.yaml:2: not valid YAML"), ("a: [1\n", "config/config.yaml:2: not valid YAML"),
+    ("", "config/config.yaml: holds no mapping of keys"), ("- a\n", "config/config.yaml: holds no mapping of keys"),
+])  # fmt: skip
+def test_a_configuration_that_cannot_be_read_is_named_with_its_line(clone, text, said):
+    (clone.folder / "config/config.yaml").write_text(text)
+    done = clone.snakemake("stale")
+    assert done.returncode == 1 and f"mtpbench: {said}" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_stale_says_what_changed(clone):
     clone.edit("config/config.yaml", lambda c: c["modes"]["mtp"].update(num_speculative_tokens=3))
     clone.edit("prompts/code.jsonl", _first_prompt)
@@ -223,7 +233,7 @@ def test_a_failed_rerun_twice_keeps_the_old_result_and_stays_stale(clone):
     assert clone.calls() == [cell for cell in CELLS if cell.endswith("_mtp")]
     assert clone.wanted() == []
     archived = [file for file in (clone.folder / "metrics/archive").glob(f"{cell}-*.json")]
-    assert [file.read_bytes() for file in archived] == [before]
+    assert {file.read_bytes() for file in archived} == {before, path.read_bytes()}
 
 
 def _settle(process: subprocess.Popen) -> None:
@@ -350,7 +360,8 @@ def test_diff_tells_effect_and_surroundings(clone):
     cell = "cpu_vllm_code_mtp"
     clone.edit("config/config.yaml", lambda c: c["modes"]["mtp"].update(num_speculative_tokens=3))
     clone.run(f"metrics/runs/{cell}/result.json")
-    old = next((clone.folder / "metrics/archive").glob(f"{cell}-*.json")).relative_to(clone.folder)
+    new = clone.result(cell).read_bytes()
+    old = next(file for file in clone.folder.glob(f"metrics/archive/{cell}-*.json") if file.read_bytes() != new).relative_to(clone.folder)
     said = clone.run("diff", "--config", f"old={old}", f"new=metrics/runs/{cell}/result.json")
     assert "spec: mode.num_speculative_tokens 4 -> 3" in said and "95 % interval" in said
     assert "name both results" in clone.snakemake("diff").stderr

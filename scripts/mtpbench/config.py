@@ -7,6 +7,8 @@ import copy
 import difflib
 import itertools
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -17,6 +19,7 @@ from mtpbench.errors import UserError
 SCHEMA = Path(__file__).parents[2] / "config" / "schema.yaml"
 DEFAULT = Path("config/config.yaml")
 AXES = ("gpus", "engines", "prompts", "modes")
+FLOOR = ("sessions", "rounds.min", "output_tokens")  # what a null cell needs to give others their floor: as many, as many, no more
 
 
 def nearest(name: str, names) -> str:
@@ -27,11 +30,11 @@ def nearest(name: str, names) -> str:
 
 
 def read_yaml(path: Path):
-    """The content of a YAML file. Raises UserError that names file and line."""
+    """The mapping in a YAML file. Raises UserError that names file and line."""
     try:
         text = path.read_text(encoding="utf-8")
         _check_unique(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        return yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except FileNotFoundError:
@@ -40,6 +43,9 @@ def read_yaml(path: Path):
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         raise UserError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds no mapping of keys; restore it with git, or see config/README.md")
+    return content
 
 
 def _check_unique(node, path: Path, around: frozenset = frozenset()) -> None:
@@ -64,8 +70,6 @@ def load(path: Path = DEFAULT) -> dict:
 
 def validate(config: dict, name: str = str(DEFAULT)) -> dict:
     """A copy of `config` with every default filled in. Raises UserError for the first mistake; `name` is the file named."""
-    if not isinstance(config, dict):
-        raise UserError(f"{name}: holds no mapping of keys; restore it with git, or see config/README.md")
     config = copy.deepcopy(config)
     _check_plain(config, name)
     if config.get("partial") in ("true", "false"):  # Snakemake hands `--config partial=true` over as text
@@ -149,8 +153,9 @@ def _check_references(config: dict, name: str) -> None:
             among = " (null_protocol among them)" if "rounds" in null else ""
             place = f"protocol.rounds, as laid over each other{among} for gpus.{gpu} with engines.{engine} and modes.{mode}"
             raise UserError(f"{name}: {place}: min {rounds['min']} is more than max {rounds['max']}; raise max or lower min")
-        standing = {"sessions": "sessions" in null, "rounds.min": "min" in null.get("rounds", {}), "output_tokens": "output_tokens" in null}
-        _check_floor(config, name, gpu, engine, mode, [key for key, stands in standing.items() if stands])
+        # A mode that says otherwise may be meant for another GPU; where it is in the matrix, that is asked below.
+        own = config["modes"][mode].get("protocol", {})
+        _check_floor(config, name, gpu, engine, mode, [key for key in FLOOR if _stands(key, null) and not _stands(key, own)])
     for cell in config["matrix"]["extra"]:
         try:
             parts(cell, config)
@@ -159,28 +164,32 @@ def _check_references(config: dict, name: str) -> None:
     for cell in (wanted := cells(config)):
         names = parts(cell, config)
         if f"{names['gpu']}_{names['engine']}_{names['prompts']}_baseline" in wanted:
-            _check_floor(config, name, names["gpu"], names["engine"], names["mode"], ["sessions", "rounds.min", "output_tokens"])
+            _check_floor(config, name, names["gpu"], names["engine"], names["mode"], FLOOR)
 
 
-def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys: list[str]) -> None:
+def _stands(key: str, protocol: dict) -> bool:
+    """Whether a key of FLOOR is set there."""
+    return "min" in protocol.get("rounds", {}) if key == "rounds.min" else key in protocol
+
+
+def _check_floor(config: dict, name: str, gpu: str, engine: str, mode: str, keys: Sequence[str]) -> None:
     """Raises UserError where the null cell would tell less of equal arms than the cell that is held against it needs: that had no floor then."""
-    if "baseline" not in config["modes"] or config["modes"][mode]["method"] == "none":
+    if config["modes"][mode]["method"] == "none":
         return
     null, cell = (engine_on({"gpu": gpu, "engine": engine, "mode": each}, config)["protocol"] for each in ("baseline", mode))
-    place = f"{name}: gpus.{gpu}.engines.{engine}.null_protocol"
     for key, (has, needs) in short_of_floor(null, cell).items():
-        if key in keys and key == "output_tokens":
-            said = f"the {has} of the null cells are more than the {needs} of modes.{mode}, which would have no floor"
-            raise UserError(f"{place}.{key}: {said}; set it to {needs} or fewer")
         if key in keys:
-            raise UserError(f"{place}.{key}: {has} is fewer than the {needs} of modes.{mode}, which would have no floor; raise it")
+            than, bound = ("more", "fewer") if has > needs else ("fewer", "more")
+            own = _stands(key, config["modes"]["baseline"].get("protocol", {}))
+            place = "modes.baseline.protocol" if own else f"gpus.{gpu}.engines.{engine}.null_protocol"
+            said = f"null cells with gpus.{gpu} and engines.{engine} have {has}, {than} than the {needs} of modes.{mode}, which would have no floor"
+            raise UserError(f"{name}: {place}.{key}: {said}; set it to {needs} or {bound}")
 
 
 def short_of_floor(null: dict, cell: dict) -> dict[str, tuple[int, int]]:
-    """Where the protocol of a null cell does too little to give a cell its floor, by key: what it has, and what the cell's protocol needs."""
-    fewer = {"sessions": (null["sessions"], cell["sessions"]), "rounds.min": (null["rounds"]["min"], cell["rounds"]["min"])}
-    longer = {"output_tokens": (null["output_tokens"], cell["output_tokens"])}
-    return {key: pair for key, pair in fewer.items() if pair[0] < pair[1]} | {key: pair for key, pair in longer.items() if pair[0] > pair[1]}
+    """Where the protocol of a null cell does too little to give a cell its floor, by key of FLOOR: what it has, and what the cell's protocol needs."""
+    has, needs = ((each["sessions"], each["rounds"]["min"], each["output_tokens"]) for each in (null, cell))
+    return {key: (a, b) for key, a, b in zip(FLOOR, has, needs) if (a > b if key == "output_tokens" else a < b)}
 
 
 def _filling_validator(schema: dict) -> Draft202012Validator:
@@ -204,8 +213,9 @@ def _one_line(error) -> str:
     place = ".".join(map(str, error.absolute_path)) or "top level"
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
         known = error.schema.get("properties", {})
-        unknown = min(set(map(str, error.instance)) - set(known))
-        if "patternProperties" in error.schema:
+        patterns = error.schema.get("patternProperties", ())
+        unknown = min(key for key in error.instance if key not in known and not any(re.search(each, key) for each in patterns))
+        if patterns:
             return f"{place}: '{unknown}' is not a valid name: use a-z, 0-9 and '-'"
         return f"{place}: unknown key '{unknown}'; {nearest(unknown, known)}"
     if error.validator == "enum":

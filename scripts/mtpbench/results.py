@@ -89,7 +89,7 @@ def read(path: Path) -> dict:
         result = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: no such result; correct the path, or measure it with `snakemake -c1 {RUNS}/CELL/result.json`") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path}: not a complete JSON file ({error}); {remedy}") from None
     version = result.get("schema_version") if isinstance(result, dict) else None
     if type(version) is not int:
@@ -134,6 +134,9 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:
+        cure = "make room or mend the folder, then run the same command again; what was there is kept"
+        raise OSError(error.errno, f"{error.strerror}; {cure}", str(path)) from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -20,11 +20,13 @@ def keep(spec: dict, index: int, session: dict) -> None:
 
 
 def waiting(spec: dict, index: int, root: Path = Path(".")) -> dict | None:
-    """The session that waits, or None where none does or its file is damaged."""
+    """The session that waits, or None where none does or its file is damaged or holds one of another number."""
     try:
         session = json.loads(kept(spec, index, root).read_text())
-        return {key: value for key, value in session.items() if key != "checksum"} if results.intact(session) else None
-    except (OSError, ValueError, AttributeError):
+        # A copy of another session would count twice, as if it had been measured twice.
+        whole = results.intact(session) and session["index"] == index
+        return {key: value for key, value in session.items() if key != "checksum"} if whole else None
+    except (OSError, ValueError, AttributeError, KeyError, RecursionError):
         return None
 
 

@@ -4,7 +4,6 @@ The planned request of a cell carries the spec and, outside the fingerprint, how
 """
 
 import functools
-import hashlib
 import json
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 
 from mtpbench import config as configuration
-from mtpbench import ledger, results, weights
+from mtpbench import identity, ledger, results, weights
 from mtpbench.errors import UserError
 from mtpbench.measuring.device import cpu_name
 
@@ -52,7 +51,7 @@ class Specs:
             "device": {"kind": gpu["device"], "name": gpu["name"] if gpu["device"] == "cuda" else _cpu()},
             "engine": {
                 "implementation": engine["implementation"],
-                "requirements": {Path(file).name: self._requirements(file) for file in self.requirement_files(names)},
+                "requirements": {Path(file).name: self._lock(file) for file in self.requirement_files(names)},
                 "options": engine["options"],
             },
             "model": {**{part: self._weights(gpu["model"], part) for part in used}, "dtype": model["dtype"]},
@@ -128,11 +127,7 @@ class Specs:
         return found
 
     def _engine(self, names: dict) -> dict:
-        return self._engine_on(names["gpu"], names["engine"], names["mode"])
-
-    @functools.cache
-    def _engine_on(self, gpu: str, engine: str, mode: str) -> dict:
-        return configuration.engine_on({"gpu": gpu, "engine": engine, "mode": mode}, self.config)
+        return configuration.engine_on(names, self.config)
 
     def _prompts(self, names: dict) -> list[tuple[dict, str]]:
         """The prompts of a cell, each with its digest: the first `protocol.prompts` of its set."""
@@ -144,7 +139,7 @@ class Specs:
 
     @functools.cache
     def _prompt_set(self, name: str) -> list[tuple[dict, str]]:
-        path = _present(self.root / self.config["prompts"][name], f"prompts.{name}")
+        path = identity.present(self.root / self.config["prompts"][name], f"prompts.{name}")
         try:
             lines = path.read_text(encoding="utf-8-sig").split("\n")
         except UnicodeDecodeError as error:
@@ -167,29 +162,12 @@ class Specs:
         return requirements[kind]
 
     @functools.cache
-    def _requirements(self, file: str) -> str:
-        """SHA-256 of the pins alone: a comment in a lock file moves no number."""
-        lines = [line.split(" #")[0].strip() for line in _present(self.root / file, "engines").read_text().splitlines()]
-        pins = [line for line in lines if line and not line.startswith("#")]
-        return hashlib.sha256("\n".join(pins).encode()).hexdigest()
+    def _lock(self, file: str) -> str:
+        return identity.of_lock(self.root / file)
 
     @functools.cache
     def _weights(self, model: str, part: str) -> dict:
-        """What identifies weights: the content of a folder, a hub revision, or a shape and its seed."""
-        entry, where = self.config["models"][model][part], f"models.{model}.{part}"
-        if "path" in entry:
-            folder = self.root / entry["path"]
-            files = sorted(file for file in folder.glob("*") if file.is_file()) if folder.is_dir() else []
-            if not files:
-                raise UserError(f"{where}: {folder}: no such model folder; correct config/config.yaml or restore it with git")
-            if not (folder / "config.json").exists() or not any(file.suffix == ".safetensors" for file in files):
-                raise UserError(f"{where}: {folder}: no config.json with *.safetensors beside it; restore it with git or correct config/config.yaml")
-            return {"sha256": _digest_of(files)}
-        if "repo" in entry:
-            weights.check_pinned({where: entry})
-            return {"repo": entry["repo"], "revision": entry["revision"]}
-        shape = _present(self.root / entry["shape"], where)
-        return {"shape": shape.stem, "seed": entry["seed"], "sha256": _digest_of([shape])}
+        return identity.of_weights(self.config["models"][model][part], f"models.{model}.{part}", self.root)
 
 
 def check_fits(where: str, names: dict, config: dict) -> None:
@@ -197,18 +175,6 @@ def check_fits(where: str, names: dict, config: dict) -> None:
     gpu, engine = config["gpus"][names["gpu"]], configuration.engine_on(names, config)
     copies = weights.copies(engine["implementation"], engine["protocol"]["order"])
     weights.check_memory(where, {"name": gpu["model"], **config["models"][gpu["model"]]}, gpu.get("memory_gb"), copies)
-
-
-def check_planned(plan: dict, root: Path = Path(".")) -> None:
-    """Raises UserError where the locks or weights have changed since the plan was made, so that it would be measured as another spec."""
-    how, spec = plan["how"], plan["spec"]
-    specs = Specs({"models": {how["model"]["name"]: how["model"]}}, root)
-    locks = {Path(file).name: file for file in how["requirements"]}
-    now = {file: (specs._requirements(file), spec["engine"]["requirements"].get(name)) for name, file in locks.items()}
-    now |= {f"models.{how['model']['name']}.{part}": (specs._weights(how["model"]["name"], part), spec["model"][part]) for part in weights.PARTS if part in spec["model"]}
-    for what, (found, planned) in now.items():
-        if found != planned:
-            raise UserError(f"{plan['cell']}: {what} has changed since this cell was planned; run the same command again")
 
 
 def differences(old: dict, new: dict) -> list[str]:
@@ -220,17 +186,6 @@ def differences(old: dict, new: dict) -> list[str]:
         said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         lines.append(f"prompts: {said or 'order changed'}")
     return lines + _tree_differences({**old, "prompts": None}, {**new, "prompts": None})
-
-
-def _present(path: Path, where: str) -> Path:
-    if not path.is_file():
-        raise UserError(f"{where}: {path}: no such file; correct config/config.yaml or restore it")
-    return path
-
-
-def _digest_of(files: list[Path]) -> str:
-    text = "".join(f"{path.name} {weights.sha256_of(path)}\n" for path in files)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _prompt(line: str, place: str) -> tuple[dict, str]:

@@ -25,7 +25,10 @@ def audit(root: Path) -> dict[str, int]:
         check_result(path)
     if damaged := [path for path, content in results.anatomies(root).items() if content is None]:
         raise UserError(f"{damaged[0]}: damaged, edited, or of another cell; restore it with `git checkout -- '{damaged[0]}'`")
-    return {"results": len(paths), "rows": check_cells(root), "figures": figures.check(root)}
+    try:
+        return {"results": len(paths), "rows": check_cells(root), "figures": figures.check(root)}
+    except UserError as error:
+        raise UserError(f"{error}; `snakemake -c2 all readme -R study` writes all that is shown anew") from None
 
 
 def check_result(path: Path) -> None:
@@ -62,19 +65,22 @@ def check_cells(root: Path) -> int:
     path = root / "metrics/cells.csv"
     if not path.exists():
         return 0
-    shown = pd.read_csv(path)
+    try:
+        shown = pd.read_csv(path)
+    except ValueError as error:
+        raise UserError(f"{path}: no table ({one_line(str(error))})") from None
     fresh = pd.read_csv(io.StringIO(cells.frame(cells.load(root)).to_csv(index=False)))
     if gone := [*fresh.columns.difference(shown.columns), *shown.columns.difference(fresh.columns)]:
-        raise UserError(f"{path}: column {gone[0]} is missing here or in the results; write it again with `snakemake report`")
+        raise UserError(f"{path}: column {gone[0]} is missing here or in the results")
     expected = fresh.set_index([*KEYS]).to_dict("index")
     for number, row in enumerate(shown.to_dict("records"), start=2):
         key = tuple(row.pop(name) for name in KEYS)
         if key not in expected:
             raise UserError(f"{path}:{number}: no result has {', '.join(map(str, key))}")
         given = expected[key]
-        for column in row.keys() - set(OF_THE_PLAN):
+        for column in (each for each in row if each not in OF_THE_PLAN):
             if not (pd.isna(row[column]) and pd.isna(given[column])) and (found := difference(row[column], given[column])):
                 raise UserError(f"{path}:{number}, column {column}{found}")
     if lacks := expected.keys() - set(map(tuple, shown[[*KEYS]].to_numpy())):
-        raise UserError(f"{path}: lacks the row of {', '.join(map(str, min(lacks)))}; write it again with `snakemake report`")
+        raise UserError(f"{path}: lacks the row of {', '.join(map(str, min(lacks)))}")
     return len(shown)

@@ -242,7 +242,11 @@ _LINKS = {
 
 def shown_in(path: Path, root: Path) -> Iterator[Shown]:
     """Every figure of one page, Markdown file or plot's CSV."""
-    where, content = str(path.relative_to(root)), path.read_text(encoding="utf-8")
+    where = str(path.relative_to(root))
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     if path.suffix == ".csv":
         for row in csv.DictReader(io.StringIO(content)):
             yield from (Shown(where, row[name], row[f"{name}_source"], "exact") for name in row if row.get(f"{name}_source"))
