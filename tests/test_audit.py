@@ -204,6 +204,9 @@ def test_rederive_waits_for_who_measures_the_cell_and_leaves_the_new_result(root
     edit(root, CELLS[1], lambda made: made["summary"]["loads"][0]["speedup"].update(ratio=9.99))
     out = subprocess.run([sys.executable, script, "rederive"], cwd=root, capture_output=True, text=True, check=True).stdout
     assert "1 of 2" in out and results.read(path)["sessions"] == old["sessions"]
+    edit(root, CELLS[0], lambda made: made.pop("sessions"))
+    broken = subprocess.run([sys.executable, script, "rederive"], cwd=root, capture_output=True, text=True)
+    assert broken.returncode == 1 and "not in the format of" in broken.stderr and "Traceback" not in broken.stderr
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,16 @@ def check_result(path: Path) -> None:
         raise UserError(f"{path}: holds cell {result['cell']}")
     if result["fingerprint"] != results.digest(result["spec"]):
         raise UserError(f"{path}: /fingerprint is not that of its spec")
-    try:
-        expected = recompute(result)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise UserError(f"{path}: its records are not in the format of docs/architecture.md ({error!r})") from None
-    found = difference(result["summary"], expected, "/summary")
-    if found:
+    if found := difference(result.get("summary"), summary_of(path, result), "/summary"):
         raise UserError(f"{path}: {found}; the records changed, or `snakemake rederive` is due")
+
+
+def summary_of(path: Path, result: dict) -> dict:
+    """The summary that follows from the records of the result at `path`. Raises UserError where those are none."""
+    try:
+        return recompute(result)
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: its records are not in the format of docs/architecture.md ({error!r}); restore it with `git checkout -- '{path}'`") from None
 
 
 def difference(recorded, expected, pointer: str = "") -> str | None:
