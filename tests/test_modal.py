@@ -311,6 +311,7 @@ def _start(folder: Path, behaviour: str, cell: str, **environment) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests under nohup: the child would ignore it too, as it should
     )
 
 

@@ -73,7 +73,9 @@ def test_two_sittings_on_shared_engines_make_whole_results(plans):
         assert result["fingerprint"] == plan["fingerprint"] and [s["index"] for s in result["sessions"]] == [0, 1]
         assert result["summary"]["valid"], result["summary"]["reasons"]
     assert not any("side by side" in session["settings"]["engines"] for session in result["sessions"])
-    run_plans.run(plans, time.monotonic() + 900, 5, lambda line: pytest.fail(line))
+    said.clear()
+    run_plans.run(plans, time.monotonic() + 900, 5, said.append)
+    assert len(said) == 3 and all("there already" in line for line in said)
 
 
 @pytest.mark.engine
